@@ -88,10 +88,10 @@ _LOAD = f"""
     UNION ALL {_IN_BRIEF} WHERE seq IN outcome
     ORDER BY seq
 """  # noqa: S608 - our own text
-"""Reads all that a start of the daemon needs. If the `last` run of a job is `live`, these are all of its records. If it
-has `ended`, they are only those of its `outcome`, the last record of each deciding kind and the last report: with a
-thousand ended jobs, the other records are nearly all the data. Of a job's `earlier` runs, they are the beginning and
-the end."""
+"""Reads all that a start of the daemon needs. If the `last` run of a job is `live`, these are all of its records. If
+it has `ended`, they are only those of its `outcome`, the last record of each deciding kind and the last report: with a
+thousand ended jobs, the other records are nearly all the data. Of a job's `earlier` runs, the records of beginning and
+end are read."""
 
 _ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
 
@@ -349,7 +349,7 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as elsewhere:
         options = "mode=ro"
         if not log.exists():
-            options += "&immutable=1"  # no process has it open; without this, SQLite would make both files
+            options += "&immutable=1"  # no process has it open; without this, SQLite would make `log` and `shared`
         elif not shared.exists():
             # No process has it open, but it was not closed, so SQLite would write to recover it.
             for source in (path, log):
@@ -375,15 +375,15 @@ def _size_of(path: Path) -> int | None:
 
 
 def _check_files(path: Path) -> None:
-    """Refuse a database without its log, and a log without its database: SQLite would take both for an empty one.
+    """Refuse a database without its log, and a log without its database: to SQLite, either is an empty database.
 
     Raises `UnreadableStoreError`, and `OSError`.
     """
     log = _log_of(path)
     log_bytes = _size_of(log)
-    # A first start that is killed leaves a journal, except in the instant before it makes the log.
+    # A first start that was killed has left a journal, except in the instant before it makes the log.
     is_bare = log_bytes is None and not path.with_name(f"{path.name}-journal").exists()
-    with path.open("rb") as file:  # after that, since a coordinator that ends writes the database, and deletes the log
+    with path.open("rb") as file:  # read last: a coordinator that ends writes the database, then deletes the log
         header = file.read(HEADER_BYTES)
     if len(header) <= 1 and log_bytes:
         raise UnreadableStoreError(f"{DAMAGED} ({path.name} is empty, and {log.name} is not)")

@@ -53,7 +53,7 @@ class Store:
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
     ) -> EventPage:
-        """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
+        """Return the next `most` records after number `after`, or the newest without one. Raises `StoreError`.
 
         Without `job`, records of all jobs and of no job match; without `kinds`, all kinds. Only records made at `since`
         or later match.

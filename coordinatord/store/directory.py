@@ -1,7 +1,7 @@
 """The state directory: locks it for one daemon at a time, and detects that the host's clock was set.
 
-Records have times by the host's clock. If it is set, their ages would be wrong, so their times have to be shifted. The
-time of boot by this clock shows that: it changes only if the clock is set. The lock file has the last known one.
+Records have times by the host's clock. If the clock is set, these times are shifted, so that ages stay right. The time
+of the host's boot by the same clock shows that: it changes only if the clock is set. The lock file remembers it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ DATABASE, LOCK = "state.db", "lock"
 """The names of the files in the directory."""
 
 SHARED_WITHIN_S = 1.0
-"""How long a start waits while another program shares the lock: one that only asks whether there is a daemon needs less
-than a millisecond."""
+"""How long a start waits while another program shares the lock: `is_claimed` does so for less than a millisecond."""
 
 LOCK_BYTES_MAX = 200
 """The limit of the lock file's two lines: the id of its process, and the boot id with the boot's time."""
@@ -75,7 +74,7 @@ class StateDirectory:
 
     @property
     def clock_set_by_s(self) -> float:
-        """The seconds that the clock was set ahead since `record_clock` in this boot, or 0. Raises `StoreError`."""
+        """The seconds that the clock was set ahead since `record_clock`; 0 after a boot. Raises `StoreError`."""
         with store_errors(self.path):
             same_boot = re.fullmatch(rf"{boot_id()} (-?\d+\.\d+)", _read(self._lock)[1])
         set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0
@@ -122,7 +121,7 @@ def _lock(path: Path, lock: int) -> None:
     """Lock the directory, and write this process's id into the lock file. Raises `StoreError`."""
     until = time.monotonic() + SHARED_WITHIN_S
     while not _try_lock(lock, fcntl.LOCK_EX):
-        # A process in `is_claimed` has a share for a moment. Only a daemon keeps others from a share.
+        # A process in `is_claimed` shares the lock for a moment. Only a daemon prevents others from sharing it.
         if _try_lock(lock, fcntl.LOCK_SH):
             if time.monotonic() > until:
                 raise StoreError(

@@ -29,8 +29,8 @@ from coordinatord.store.migrations import STEPS, Steps
 log = logging.getLogger(__name__)
 
 COMPACT_EVERY_S = 300.0
-"""How often etcd is told to drop old revisions of all keys, which it keeps otherwise, and how old these are; Kubernetes
-does the same."""
+"""How often etcd is told to drop old revisions of all keys, which it otherwise keeps, and the least age of these;
+Kubernetes uses the same number."""
 
 
 class EtcdStore(Store):

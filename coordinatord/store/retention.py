@@ -50,8 +50,8 @@ VISITORS_RETAINED = 200
 few seconds for a month would otherwise leave a million records."""
 
 CLUSTER_RECORDS_RETAINED = 1_000
-"""So many of the last cluster records are kept, in force or not, and older ones as long as they are in force. As many
-forgotten jobs are kept. People look for recent ones."""
+"""The last cluster records, kept for people whether they are in force or not; older ones are kept while in force. As
+many records of forgotten jobs are kept."""
 
 REPEATED_RETAINED = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
@@ -85,11 +85,11 @@ _OF_ROUNDS = (
 """The kinds to delete with their round."""
 
 Deletion = Callable[[sqlite3.Connection], None]
-"""Deletes the records that a new one supersedes, once that one is inserted."""
+"""Deletes the records that a new record supersedes, once the new one is inserted."""
 
 
 def deletion_by(newest: Record) -> Deletion | None:
-    """Return what deletes the records that a new one may supersede; None if it supersedes none."""
+    """Return the deletion of the records that a new one may supersede; None if its kind supersedes none."""
     match newest:
         case JobForgotten():
             return partial(_delete_job, job=newest.job)
@@ -116,10 +116,10 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
 
 
 def _delete_cluster_records(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Delete old cluster records that are not in force: those about the name at the limit, and about the newest name.
+    """Delete the cluster records beyond the limit that are not in force, about two names.
 
-    A drain is in force until an undrain of the same name; a host's judgement, until its next one. So the newest record
-    may have ended one that is beyond the limit.
+    One is the name of the record at the limit, which was kept so far. The other is that of the newest record, which may
+    have ended an older one: a drain is in force until an undrain of its name, and a judgement until the host's next.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (CLUSTER_RECORDS_RETAINED,)
@@ -138,7 +138,7 @@ def _delete_cluster_records(connection: sqlite3.Connection, newest: ClusterRecor
 
 
 def _delete_job(connection: sqlite3.Connection, job: str) -> None:
-    """Delete a job, except the record that it is forgotten: the newest record is kept, so its number is not reused."""
+    """Delete a job except its `JobForgotten`: this is the newest record, and its number must not be reused."""
     connection.execute("DELETE FROM records WHERE job = ? AND kind <> 'JobForgotten'", (job,))
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
@@ -158,9 +158,9 @@ def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Delete the rounds up to number `last`, and the nodes that left before the end of the last one.
+    """Delete the rounds up to number `last`, except the last `RoundEnded`, which has the restarts used so far.
 
-    That end is kept, since it has the restarts used so far.
+    The nodes that left before it are deleted too.
     """
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",

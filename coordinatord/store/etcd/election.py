@@ -50,7 +50,7 @@ class Election:
         """Record this coordinator's lease, which was requested at `sent_at` and granted at `now`."""
         self._slowest_s = max(self._slowest_s, now - sent_at)
         self.lease, self._granted_s = lease, length_s
-        self.term_ends_at = sent_at + length_s  # not after its end by etcd's clock, which began later
+        self.term_ends_at = sent_at + length_s  # etcd ends the lease no earlier: it began it after `sent_at`
 
     def record_attempt(self, created_at: int, lease: int) -> bool:
         """Record the leader key after an attempt to create it; return whether this coordinator leads.

@@ -37,11 +37,11 @@ TRIES_PER_MEMBER = 2
 """How often each member is tried: an election of etcd's own leader may be over at the second time."""
 
 PAUSE_S = 0.1
-"""The pause before members are tried again, for the same reason. The same pause comes before a new watch if a proxy has
-ended the last one, as it may end each at once."""
+"""The pause before members are tried again, for the same reason, and before a new watch, since a proxy may end each
+watch at once."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""A page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
+"""The limit of an answer: a page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
 
 EVENT_BYTES_MAX = 1024 * 1024
 """The limit of one line of a watch, which is a change of the leader key."""
@@ -63,7 +63,7 @@ class Gateway:
         self.location = location
         self._bases = [f"{'https' if location.tls else 'http'}://{member}" for member in location.members]
         self._tls = _context_of(location)
-        # Not `total`: where that is over at the moment of a cancellation, aiohttp takes both for its timeout.
+        # Not `total`: if it ends at the moment of a cancellation, aiohttp loses the cancellation.
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
         self._token = ""
@@ -76,7 +76,7 @@ class Gateway:
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
-        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if that is no etcd, and
+        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if no etcd answers, and
         `StoreError` if the user cannot be read.
         """
         last: StoreError = EtcdAwayError(f"etcd {self.location}: no member answers within {REQUEST_WITHIN_S:g} s")
@@ -114,7 +114,7 @@ class Gateway:
                     async for event in events:
                         shown_at = 0 if event is None else event.mod_revision
                         yield event
-                await asyncio.sleep(PAUSE_S)  # the watch was ended; after a silence, there is no need for a pause
+                await asyncio.sleep(PAUSE_S)  # only after a watch that was ended, not after a silence
 
     async def _events(self, key: bytes, revision: int) -> AsyncGenerator[KeyValue | None]:
         """Yield a key after each change from a revision on; None after a deletion."""

@@ -5,11 +5,11 @@ the revision of its creation, the *fence*. A commit also demands that nobody has
 which rejects a late duplicate of our own request, too. So a sweep, which only deletes, writes the head as well:
 otherwise its duplicate could delete later commits.
 
-As it begins to lead, `EtcdStore` reads the history, which it begins if there is none, sweeps it, and replaces it if its
-records are of an older version. After a commit there is at most one merger, and the next commit waits for its end.
+When it begins to lead, `EtcdStore` reads the history or begins one, then sweeps it, and replaces it if its records are
+of an older version. After a commit there is at most one merger, and the next commit waits for its end.
 
 A *generation* is a complete history. A migration to another version of the records writes a new one before it becomes
-valid. The key `about` says which one is.
+valid. The key `about` names the valid generation.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class History:
         self._head_revision = 0
         """The revision of the last known write of the head."""
         self.about = About("", self._version, 0)
-        """The valid generation; the number of one that is not there is 0."""
+        """The valid generation; its number is 0 while none is there."""
         self.revision = 0
         """The revision of the cluster after the last commit, by which `EtcdStore` knows what to compact."""
 
@@ -121,7 +121,7 @@ class History:
 
     async def begin(self) -> None:
         """Begin an empty history. Raises `LeadershipLostError`, and `StoreError`."""
-        await self.sweep()  # what is left of one that was not begun
+        await self.sweep()  # an earlier attempt to begin may have been interrupted
         await self._begin_generation(About(secrets.token_hex(4), self._version, 1), commits=0)
 
     async def sweep(self) -> None:
@@ -168,7 +168,7 @@ class History:
 
     async def replace(self, rows: Sequence[Row], identity: str) -> None:
         """Write a whole history as a new generation, which becomes valid once complete. Raises `StoreError`."""
-        await self.sweep()
+        await self.sweep()  # an earlier attempt may have been interrupted
         about = About(identity, self._version, self.about.generation + 1)
         self.log = CommitLog()
         pieces = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE)]
@@ -177,7 +177,7 @@ class History:
             await self._write([self._same_head], await self._stage(about.generation, number, value))
             self.log.add(number, len(value), [row[0] for row in piece], ())
         await self._begin_generation(about, commits=len(pieces))
-        await self.sweep()
+        await self.sweep()  # deletes the old generation
 
     async def _begin_generation(self, about: About, commits: int) -> None:
         """Make a generation with so many commits the valid one. Raises `LeadershipLostError`, and `StoreError`."""
@@ -186,10 +186,10 @@ class History:
         self.about = about
 
     async def _stage(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the operations that store a value; before, write the parts of one that is too large for one key.
+        """Return the operations that store a value. If it is too large for one key, write its parts first.
 
-        The caller runs them under the same demand. If that fails, no part was written either, and the caller finds out
-        why: an earlier attempt of the same commit may have been durable.
+        No part is written if the head has changed. That is no error here: the caller runs the operations under the same
+        demand, and finds out why it fails. An earlier attempt of the same commit may have been durable.
         """
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
@@ -214,7 +214,7 @@ class History:
         if answer.succeeded:
             self._head_revision = self.revision = answer.header.revision
         else:
-            found = answer.results[1].first
+            found = answer.results[1].first  # results[0] has the leader key
             if found is None or found.value != ours:
                 _check_not_older(found, self._head)
                 raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")

@@ -1,6 +1,6 @@
 """The keys of one namespace in etcd, and their values. A namespace is all that coordinators with one store share.
 
-The commits of a complete history are its *generation*. A second one is there while a migration writes it.
+A *generation* is a complete history, as commits. There is a second one while a migration writes it.
 """
 
 from __future__ import annotations

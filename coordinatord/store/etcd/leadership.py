@@ -35,11 +35,11 @@ EARLIER_TERM = "the lease of an earlier term of this coordinator has not expired
 
 
 async def _check_nothing() -> None:
-    """Do nothing, before a history was read."""
+    """Do nothing: the check before `EtcdStore` sets one."""
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:
-    """Do some work until etcd has no error at it; other tasks report those."""
+    """Repeat `work` until etcd executes it without an error; other tasks report such errors."""
     while True:
         try:
             return await work()
@@ -103,7 +103,7 @@ class Candidate:
         """Lead if no other coordinator does. Raises `StoreError`."""
         await self._enroll()
         if not await self._try_to_lead():
-            other = (self.leader or self._me).endpoint
+            other = (self.leader or self._me).endpoint  # without another leader, it is an earlier term of ours
             await self.resign()
             raise StoreError(
                 f"{self._keys.prefix}/: another coordinatord has it ({other}): end all that share it first"
@@ -130,6 +130,7 @@ class Candidate:
             with suppress(EtcdRefusedError):  # the lease may have expired
                 await self._revoke(self.election.lease)
         sent_at = self._clock()
+        # With the id 0, etcd chooses one.
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
         self.election.record_lease(answer.id, float(answer.ttl), sent_at, self._clock())
         self._standby_key = self._keys.standbys + f"{answer.id:x}".encode()

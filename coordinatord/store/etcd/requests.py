@@ -60,7 +60,7 @@ class EtcdAnswer(Struct, frozen=True):
     succeeded: bool = False
     """Whether all demands of a transaction held."""
     responses: tuple[dict[str, EtcdAnswer], ...] = ()
-    """The answers to the operations of a transaction, each by its kind; `results` has them without."""
+    """The answers to the operations of a transaction, each in a dict by its kind; `results` is the plain list."""
     id: int = field(default=0, name="ID")
     """The id of a lease."""
     ttl: int = field(default=0, name="TTL")
@@ -68,7 +68,7 @@ class EtcdAnswer(Struct, frozen=True):
     token: str = ""
     """The token of a user who has logged in."""
     result: EtcdAnswer | None = None
-    """One of a stream of answers; each comes in a line."""
+    """The answer in a line of a stream of answers."""
     canceled: bool = False
     """Whether the stream has ended."""
     events: tuple[KeyEvent, ...] = ()
