@@ -1,8 +1,8 @@
 """The token files of `--ephemeral` coordinators: such tokens end with their process.
 
-A killed process cannot remove its file. A user's nodes that find a token reject every coordinator without TLS, so that
-a stale file would lock them out for ever. So a process locks its file as long as it lives, and a later start on the
-same host removes the files that nobody has locked.
+A killed process cannot remove its file. Nodes that find a token of their user reject every coordinator without TLS, so
+a stale file would keep them from such coordinators for ever. So a process locks its file as long as it lives, and a
+later start on the same host removes the files that nobody has locked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILES_MAX = 1_000
 """The limit of checked files: a user has those of a few coordinators."""
 
 _LINE = re.compile(r"# They end with their coordinator, in the boot (\S+)\n")
-"""Names the boot of the host, because other hosts that share the folder may not see the lock."""
+"""The line that names the boot of the host, because other hosts that share the folder may not see the lock."""
 
 
 def write_ephemeral(path: Path, text: str) -> int:

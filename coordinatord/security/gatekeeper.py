@@ -221,7 +221,7 @@ class Gatekeeper:
             self._count_failure(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
 
     def _count_failure(self, error: DeniedError, peer: str) -> None:
-        """Count and log a failure. Raises a `DeniedError` that says so as well if the address has had too many."""
+        """Count and log a failure. Raises another `DeniedError` if the address has had too many failures."""
         self.denied += 1
         address, now = client_network(peer), self._clock()
         began, failures = self._failures.pop(address, (now, 0))

@@ -20,7 +20,7 @@ from coordinatord.runtime.pinned_tls import CertificateError, load_certificate, 
 from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
-"""The names of the files with our own ones."""
+"""The names of the files with our own key and certificate."""
 
 NAME = "coordinatord"
 """The name in our own certificate."""
@@ -51,7 +51,7 @@ class Identity(Struct, frozen=True):
             raise IdentityError(text) from error
 
     def derived_key(self, purpose: str) -> bytes:
-        """Derive a key for another purpose, which is always the same. Raises `IdentityError`."""
+        """Derive a key for another purpose. It is the same each time. Raises `IdentityError`."""
         try:
             # By RFC 5869, 2.2, the result does not reveal the original key.
             return hmac.digest(purpose.encode(), self.key.read_bytes(), "sha256")

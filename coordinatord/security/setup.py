@@ -1,7 +1,7 @@
 """Makes the key, the certificate and the first tokens at the first start, and reloads them on SIGHUP.
 
-`Security` has all by which a server shows who it is, and decides who is let in. *Authorities* are the CA certificates
-by which clients' certificates are checked, if an organisation demands these.
+`Security` combines the key, the certificate and the tokens of a coordinator. *Authorities* are the CA certificates by
+which clients' certificates are checked, if an organisation demands these.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Security:
         # There may be other tokens: `coordinatord token new` works before the first start.
         if not FIRST_NAMES.keys() & {token.name for token in self.token_store.tokens}:
             first = new_tokens(self.pin, FIRST_NAMES)
-            # If this start ends before they are stored, the next one makes others.
+            # If this start ends before it has stored them, the next start makes others.
             self._hand_out(tuple(first.values()), environ)
             self.token_store.add(first, ALL_JOBS)
 
@@ -120,7 +120,7 @@ class Security:
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged. Then the old certificate and the old authorities stay in use, or the old tokens.
+        An error is logged. Certificate and authorities then stay as they were, or the tokens do.
         """
         before = self._loaded
         try:
@@ -163,7 +163,7 @@ class Security:
         )
 
     def _store_pin(self, pin: str) -> None:
-        """Leave the pin of an organisation's key to `coordinatord token`. Raises `PrivateFileError`."""
+        """Store the pin of an organisation's key for `coordinatord token`. Raises `PrivateFileError`."""
         if self._settings.directory is None:
             return
         path = self._settings.directory / PIN
@@ -186,7 +186,7 @@ class Security:
     def _hand_out(self, first: Sequence[AccessToken], environ: Mapping[str, str]) -> None:
         """Write the first tokens to this user's directory, where nodes and commands find them.
 
-        A service's user has no such directory, so the file is in the state directory then.
+        If the user has no such directory, as for a service, the file is in the state directory.
         """
         content = _file_of(first)
         try:

@@ -144,7 +144,7 @@ def merge_tokens(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tup
 
 
 def find_by_secret(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
-    """Return the token with this secret, in constant time, so that a caller cannot measure how near a guess is."""
+    """Return the token with this secret, even if revoked. The time is constant, and so tells nothing about guesses."""
     digest = _digest(secret)
     found = [token for token in tokens if hmac.compare_digest(token.digest, digest)]  # all are compared
     return found[0] if found else None
@@ -193,8 +193,8 @@ class TokenStore:
     ) -> None:
         """Make tokens with these names and roles for the jobs of a pattern, store their hashes, and hand them out.
 
-        So what is handed out is valid. If `hand_out` fails, they are removed again, since nobody has them. Raises
-        `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
+        They are stored first, so that they are valid once handed out. If `hand_out` fails, they are removed again.
+        Raises `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
         tokens = new_tokens(pin, wanted)
         added = self.add(tokens, jobs)
@@ -207,7 +207,7 @@ class TokenStore:
             raise
 
     def add(self, tokens: Mapping[str, AccessToken], jobs: str) -> Sequence[KnownToken]:
-        """Store the hashes of new tokens, by name, for the jobs of a pattern, and return what is stored of them.
+        """Store the hashes of new tokens, by name, for the jobs of a pattern, and return the stored tokens.
 
         Raises `TokenStoreError` and `PrivateFileError`.
         """
@@ -238,7 +238,7 @@ class TokenStore:
         self.refresh()
         if merge_tokens(shared, self.tokens) == self.tokens:
             return
-        with self._locked():
+        with self._locked():  # another process may have changed the file before
             self._write(*_without_oldest_revoked(merge_tokens(shared, self.tokens), TOKENS_MAX))
 
     def _named(self, name: str) -> KnownToken:
