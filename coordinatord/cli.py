@@ -1,7 +1,7 @@
 """The program `coordinatord`: from the command line to an exit code.
 
 A subcommand's modules are imported once it is chosen, so that `coordinatord state` does not load the server. Signal
-defaults are installed before almost anything is imported.
+defaults are installed before almost anything is imported, so that a signal during imports ends the program.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 def run(settings: ServeConfig, store: Store | None) -> int:
     """Serve with a store until SIGTERM or SIGINT; return the exit code.
 
-    Without one, `settings` name a store that several coordinators share: this one stands by until it leads.
+    If `store` is None, `settings` name a store that several coordinators share: this one stands by until it leads.
     Raises `StoreError` and `ListenError`.
     """
     systemd = SystemdNotifier(os.environ, os.getpid())

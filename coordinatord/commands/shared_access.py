@@ -68,7 +68,7 @@ class SharedAccess:
     async def publish_key(self, fence: int) -> None:
         """Store the hash of our key if there is none, and synchronize. Raises `OtherKeyError` and `StoreError`.
 
-        `fence` is the revision of our leader key: only the leader may do so.
+        `fence` is the revision at which our leader key was created, by which etcd rejects all but the leader.
         """
         demands = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
         await self._gateway.call("/v3/kv/txn", txn(demands, [put(self._keys.pin, self._key_id.encode())]))

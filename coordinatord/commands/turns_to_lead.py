@@ -38,13 +38,12 @@ POLL_EVERY_S = 0.5
 """How often the leader checks that it hears a node: nodes try other coordinators after 5 s without it."""
 
 LET_LEAD_S = WATCH_SILENT_S_MAX + 2 * REQUEST_WITHIN_S
-"""How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. A standby
-needs no longer to notice that nobody leads: at worst its watch of the leader key times out, and then it reads the key
-and creates its own."""
+"""How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. It is enough
+for a standby to lead: at worst its watch of the leader key times out, then it reads the key, and creates its own."""
 
 RETRY_PAUSE_S = 2.0
-"""How long a coordinator that failed to lead, or has lost the lead, lets others lead before it retries. Otherwise one
-that was told to step down might win again before a standby notices."""
+"""How long a coordinator that failed to lead, or has lost the lead, lets others lead before it retries. Otherwise it
+might win again, after it was told to step down, before a standby notices."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """Why a leader that was cut off stands by."""
@@ -160,7 +159,7 @@ class TurnsToLead:
             await tasks.guard(finished)
 
     async def _win(self, candidate: Candidate, won: asyncio.Future[None]) -> None:
-        """Set `won` once this coordinator leads; after another turn, let others lead first."""
+        """Set `won` once this coordinator leads; after an earlier turn, let others lead first."""
         if self._failure:
             self._systemd.notify(status_of(f"cannot lead: {self._failure}"))
         if self._let_others_lead_s:
