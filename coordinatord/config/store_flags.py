@@ -29,10 +29,10 @@ class SharedStore(Struct, frozen=True):
     lease_s: float
     """How long the leader may be silent before another coordinator takes over."""
     advertised: Endpoint | None
-    """Where nodes reach this coordinator, with port 0 for the one where it listens; None for this host's name."""
+    """Where nodes reach this coordinator; port 0 is the port where it listens. None: this host's name, and port 0."""
 
     def endpoint(self, listens_at: int) -> str:
-        """Return HOST:PORT at which nodes reach this coordinator, which listens at a port."""
+        """Return HOST:PORT at which nodes reach this coordinator; `listens_at` is its port."""
         at = self.advertised or Endpoint(socket.gethostname(), 0)
         return str(Endpoint(at.host, at.port or listens_at))
 
@@ -84,7 +84,7 @@ def add_place(parser: SettingsParser, default: str) -> None:
 
 
 def add_state_store(parser: SettingsParser) -> None:
-    """Add the flags for a store in etcd to `coordinatord state`; without a default, the same one before it counts."""
+    """Add the flags for a store in etcd to `coordinatord state`, without defaults: flags before the command stay."""
     add_place(parser, argparse.SUPPRESS)
     _add_access(parser, argparse.SUPPRESS)
 

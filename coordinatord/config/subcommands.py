@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         )
     parser.check_flags(arguments, *commands.values())
     given, unknown = parser.parse_known_args(arguments)
-    if unknown:  # flags of another command: --help of this one lists its flags
+    if unknown:  # the chosen command reports them, since its --help lists the flags that it has
         commands.get(given.subcommand, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if given.subcommand is None:
         return read_serve(parser, given, environ)

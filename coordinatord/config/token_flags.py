@@ -36,8 +36,10 @@ class TokenConfig(Struct, frozen=True):
     output: Path | None
     """The file for a new token; None for standard output."""
     certificate: Path | None
-    """The organisation's certificate that the daemon uses; None for our own. A new token has the pin of its key. It and
-    `key` are flags of the daemon (`add_serve`), which can be given before the command, or in environment and file."""
+    """The organisation's certificate that the daemon uses; None for our own. A new token has the pin of its key.
+
+    This and `key` are flags of the daemon (`add_serve`), given before the command, or in environment and file.
+    """
     key: Path | None
     """The key of `certificate`; None without one."""
 
