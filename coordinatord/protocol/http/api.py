@@ -65,7 +65,7 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     """The kept state of a job, and the step that its round resumed from."""
 
     step: Whole | None = None
-    """The newest complete step; None if there is none at present. State that is the same on all workers is saved when
+    """The newest whole step; None if there is none at present. State that is the same on all workers is saved when
     the round breaks."""
     resumed: Whole | None = None
     """The step that the current or last round resumed from; None without one."""
@@ -95,7 +95,7 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     unstepped: AnyText = ""
     """Which ranks train and never call `ctx.step`, so that no step is kept; empty without any."""
     disk_step: Whole | None = None
-    """The newest complete step of this run on the disk, as nodes last found it; None without one."""
+    """The newest whole step of this run on the disk, as nodes last found it; None without one."""
     disk_writing: Whole | None = None
     """The step that is being written there, if any."""
     disk_problem: AnyText = ""
