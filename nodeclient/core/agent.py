@@ -143,7 +143,7 @@ class Agent:
         elif self._connection.shown.is_new_error(event.reason):
             working = self.phase in WORKING
             self._effects.append(self._connection.search_notice(self._search_deadline(), working=working))
-        self._leaving.decide_by = None
+        self._leaving.decide_by = None  # no decision can come without a session
 
     def _on_desired(self, event: events.DesiredReceived, now: float) -> None:
         desired = event.desired
@@ -427,7 +427,7 @@ class Agent:
         self._effects += group.ending.kill(ranks, left, stop_timeout_s, self._terms.hung)
 
     def _end_group(self, now: float) -> None:
-        """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""
+        """Begin to sweep, since no worker of the round lives; after a failure, check this host for a next round."""
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
             # Not idle: what the workers have left behind may still hold memory of GPUs, and the sweep waits for that.
@@ -439,7 +439,7 @@ class Agent:
 
     def _settle(self) -> None:
         """Enter the phase that the workers' end leads to, since nothing of the round is left."""
-        self.phase, self._group.ending.stage = self._group.result, None
+        self.phase, self._group.ending.stage = self._group.result, None  # `_apply` prefers a stage to the phase
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 

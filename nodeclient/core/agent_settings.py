@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 JOIN_TIMEOUT_S = 600.0
-"""How long nodes without workers look for a coordinator by default, and wait for a round, as in torchrun."""
+"""The default of `--join-timeout`, as in torchrun: how long a node looks for a coordinator, and waits for a round."""
 
 ABORT_TIMEOUT_S = 0.5
 """The time from SIGTERM to SIGKILL in an unplanned stop. A worker that hangs in a collective does not end by itself."""
@@ -15,22 +15,21 @@ NCCL_ABORT_TIMEOUT_S = 3.0
 run on an H100), so a longer wait for a reused one would gain nothing."""
 
 KEEP_RATE = 100e6
-"""The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Saves at
-intervals take 1 % of the time. If a save writes 5 GB a second, that is 50 MB for each second of training: copies keep
-up with it."""
+"""The most bytes a second that a node copies of other nodes' state: a link of 1 Gbit/s carries 125e6. Workers that save
+at intervals spend 1 % of their time on it. At 5 GB a second, they save 50 MB for each second of training on average, so
+copies keep up with saves."""
 
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state; `--stop-timeout` has the same default."""
 
 STAGE_SHARE = 0.5
-"""The share of the rest of `--stop-timeout` that a stage of a planned end may take. The stages are: workers come to a
-common step, they save, and they end after SIGTERM, which may take all the rest. So a script that saves when it gets
-SIGTERM has a quarter of the time for that, even if the two stages before took their whole shares. It has less only if
-the node waited for its coordinator, or its workers for NCCL."""
+"""The share of what is left of `--stop-timeout` that a stage of a planned end may take. In the first stage workers come
+to a common step, and in the second they save. The last one, after SIGTERM, may take all that is left. So a script that
+saves when it gets SIGTERM has at least a quarter of `--stop-timeout`, unless the node waited for its coordinator, or
+its workers for NCCL."""
 
 CHECKPOINT_SHARE = 0.9
-"""The same share for the first stage where the script writes its own checkpoint in it: nothing else has to be saved
-after that."""
+"""The share of the first stage if the script writes its own checkpoint in it: then the later stages save nothing."""
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. While
@@ -48,7 +47,7 @@ class Settings(Struct, frozen=True):
 
     workers: int
     join_timeout_s: float
-    """How long the node looks for a coordinator while it has no workers."""
+    """How long the node looks for a coordinator while it has no workers. The coordinator limits waits for a round."""
     stop_timeout_s: float
     """How long workers get to end in a planned stop, in all stages together."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
@@ -60,7 +59,7 @@ class Settings(Struct, frozen=True):
     keeps: bool = False
     """Whether workers may keep state in memory of this node."""
     coordinator_forgets: bool = False
-    """Whether the only coordinator is one that a node has started. If that one does not know a run, none does."""
+    """Whether the only coordinator is one that a node starts. Its records end with it, so the next one knows no run."""
     checks_health: bool = False
     """Whether this host is checked, by the built-in check or the command of `--health-check`."""
     kills: bool = True

@@ -48,8 +48,8 @@ class Refusal(Struct, frozen=True):
 
     refused: Refused
     until: float | None
-    """When the refusal becomes final if it stays the same; None if it never does. It is only shown: the refusal
-    that is final says so itself (`Refused.retry`)."""
+    """When the refusal becomes final if it stays the same; None if it never does. This is only shown: a refusal that
+    is final says so itself (`Refused.retry`)."""
     by: str
     """The coordinator that has refused the node; empty if the node had no session."""
 
@@ -99,10 +99,10 @@ class Shown:
 class ConnectionState:
     """The agent's side of the session, or of the search for one. Times are in the agent's clock.
 
-    `begin_search` comes first. An attempt that fails is a `close`. One that succeeds is an `open`; for each message
-    `record_desired` or `record_alive`, and `record_report` for each report; then a `close`. A refusal is a
-    `record_refusal`, and then a `close` with the refusal's message as the reason. The search is shown as refused while
-    `error` is that message, so until an attempt fails otherwise. A node that gives up names the refusal even then.
+    The agent calls `begin_search` first, and `close` for each attempt that fails. If one succeeds, it calls `open`,
+    then `record_desired` or `record_alive` for each message and `record_report` for each report, and at last `close`.
+    For a refusal it calls `record_refusal`, and `close` with the message of the refusal. The search is shown as refused
+    until an attempt fails for another reason. A node that gives up names the refusal all the same.
     """
 
     def __init__(self, now: float) -> None:
@@ -169,7 +169,7 @@ class ConnectionState:
     def search_deadline(self, phase: Phase, without_workers_since: float, patience_s: float) -> float:
         """Return when a node in this phase stops looking for a coordinator.
 
-        A node without workers looks for `patience_s`, at least from `without_workers_since` on.
+        A node without workers looks for `patience_s`, from `searching_since` or the later `without_workers_since` on.
         """
         if phase.has_workers:
             return self.searching_since + self.outage_grace_s
@@ -242,8 +242,9 @@ class ConnectionState:
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a change is reported before the next heartbeat: the coordinator waits for it, or acts on it at once.
 
-    That a field is None again can wait. So can a change to one of the `TRANSIENT` phases, unless it is the end of the
-    last worker, or of the preparation. If it can wait, a change of the round alone can, too, but not that of a failure.
+    A field that has become None can wait. So can a change to one of the `TRANSIENT` phases, unless it is the end of the
+    last worker, or of the preparation. With a phase that can wait, a new run or round can wait, too, unless a failure
+    is reported.
     """
     changed = {
         name

@@ -78,7 +78,7 @@ class Persist(Effect, frozen=True):
 
 
 class CopyKept(Effect, frozen=True):
-    """Copy these parts from other nodes, and drop the copies of all others."""
+    """Copy these parts from other nodes, and drop the copies of all other parts."""
 
     run: str
     copies: tuple[KeptCopy, ...]
@@ -154,8 +154,8 @@ class Sweep(Effect, frozen=True):
     """
 
     checks_gpus: bool = True
-    """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer. Not if no round
-    follows, if parked workers hold some of that memory, or if the wait for it is over."""
+    """Whether the sweep waits for GPU memory that is in use, and is answered by `GpusInUse`. False if no round follows,
+    if parked workers hold some of that memory, or if the wait for it is over."""
 
 
 class CheckHealth(Effect, frozen=True):

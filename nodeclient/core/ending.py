@@ -1,12 +1,12 @@
-"""How the workers of a round end: in stages, each with one deadline, and a planned end with one for all of them.
+"""How the workers of a round end: in stages with deadlines. A planned end has one more, for all stages together.
 
 Workers first get time to save the state that they keep, then to leave the round as processes that the next round
 reuses, then to exit after a signal, and are killed at last. A stage that does not apply is skipped: workers that keep
 no state have nothing to save, and those that cannot be reused do not leave the round. `table` has the transitions from
 stage to stage: the agent calls `enter` and `kill` for them, and `end_by` and `update_deadline` after each event.
 
-A planned end has `--stop-timeout` from its beginning until workers are killed, or from the moment at which the node was
-asked to leave, if that was earlier. Later stages have the time that one stage leaves.
+In a planned end, workers are killed `--stop-timeout` after its beginning, or after the moment at which the node was
+asked to leave, if that was earlier. What one stage does not need of this time is left for the later ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Terms(Struct, frozen=True):
     planned: bool
     """Whether nothing has gone wrong, so that they have time to save."""
     grace_s: float
-    """How long they may take to end once they are asked to; in a planned end, with all stages before that."""
+    """How long they may take to end once they get the signal; in a planned end, the time for all stages."""
     leave_within_s: float | None
     """How long they may take to leave the round for another one; None if no other round follows for them."""
     signum: int
@@ -89,7 +89,7 @@ class GroupEnding:
         deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
         if self._put_off and self._signalled_at is not None:
             at = self._signalled_at + STAGE_SHARE * (self.until - self._signalled_at)
-            deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))
+            deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))  # of two at the same time, the first one counts
         return deadlines
 
     def enter(self, stage: EndStage, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
@@ -116,7 +116,7 @@ class GroupEnding:
         self.stage = EndStage.SIGNALLED
         return effects
 
-    # Each of these returns None if its stage does not apply, and no effect if there is nothing to do but wait.
+    # Each of these returns None if its stage does not apply, and an empty list if there is nothing to do but wait.
 
     def _halt_workers(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
         if terms.keeping is None or terms.halt is None:
@@ -155,7 +155,7 @@ class GroupEnding:
     def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
         late = self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until
         if late or self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
-            reuse.record_obstacles(terms.alive, late=late)
+            reuse.record_obstacles(terms.alive, late=late)  # but not twice, nor if no round follows any more
         may_save = terms.planned and terms.kills
         grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time to leave the round
         until = min(now + grace_s, self._end_by)
@@ -167,10 +167,10 @@ class GroupEnding:
         return [Terminate(terms.signum, terms.planned)] if first else []
 
     def end_by(self, at: float, now: float) -> None:
-        """Have the workers end by this time, unless they have to earlier; that may cut the present stage.
+        """Have the workers end by this time, unless they have to end earlier; this may shorten the present stage.
 
-        It cuts no halt: a planned end has a limit before its first stage begins. If the node is asked to leave after
-        that, the limit of the leave is later.
+        It never shortens `HALTING`: a planned end gets its limit before that stage begins, and a later request to leave
+        has a later limit.
         """
         if at >= self._end_by:
             return
@@ -179,14 +179,14 @@ class GroupEnding:
             self.until = min(self.until, self._end_by if self.stage is EndStage.SIGNALLED else self._share_at(now))
 
     def _share_at(self, now: float, share: float = STAGE_SHARE) -> float:
-        """Return the end of a stage that begins now and takes this share of what is left; infinity without a limit."""
+        """Return the end of a stage that begins now, with this share of the time left; infinity without a limit."""
         return now + share * (self._end_by - now)
 
     def _with_aborts(self, reuse: Reuse, until: float) -> float:
-        """Return the end of the stage in which workers leave the round: `until`, or later if they abort NCCL.
+        """Return the end of the stage in which workers leave the round: `until`, or later if some abort NCCL.
 
-        The stage then lasts until they have to be done with that. All the same, it takes no more than `STAGE_SHARE` of
-        the time that was left when the last of them began to abort.
+        Then the stage lasts until the last of these has to be done, but takes no more than `STAGE_SHARE` of the time
+        that was left when that worker began to abort.
         """
         return max(until, min(reuse.aborts_until, self._share_at(reuse.aborts_since)))
 
@@ -199,7 +199,7 @@ class GroupEnding:
     def kill(self, ranks: list[int], left: Sequence[str], grace_s: float, hung: str) -> list[Effect]:
         """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects.
 
-        `left` names what others have left running, and `hung` is that of `Terms`.
+        `left` names what workers that have exited left running, and `hung` is that of `Terms`.
         """
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         effects: list[Effect] = [Kill()]

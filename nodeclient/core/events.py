@@ -152,7 +152,7 @@ class CollectiveFailed(Event, frozen=True):
     """The exit code of a worker that ends by this error."""
     diagnosis: Diagnosis
     age_s: float = 0.0
-    """How long ago it failed: the shell submits earlier exits of this node's workers first."""
+    """How long ago it failed. Earlier exits are submitted before it, and each diagnosis takes a moment."""
 
 
 class WorkerLeft(Event, frozen=True):

@@ -170,9 +170,9 @@ def _has_own_error(failure: Failure) -> bool:
 
 
 def _ahead_of(known: Failure, new: Failure, *, same_error: bool) -> Failure:
-    """Return a new failure with a known one, and those that follow that, as its followers.
+    """Return a new failure that is followed by a known failure and by the followers of the known one.
 
-    They were compared with the known one. So they have the new one's error only if that is the same.
+    Those were compared with the known failure. So they have the error of the new one only if the known one has it, too.
     """
     known_ones = (Follower(known.rank, known.exit_code, True, known.left), *known.followers)[:CONSEQUENCES_MAX]
     followers = (structs.replace(each, same_error=each.same_error and same_error) for each in known_ones)

@@ -21,7 +21,7 @@ SIGNALS_MAX = 2
 """How many signals nodes get: the first one lets workers save, and the second one does not."""
 
 _ORDER = {ExitCode.OK: 0, ExitCode.TERMINATED: 2, LOST: 3}
-"""The order in which exit codes of nodes become the code of the job; 1 for all others."""
+"""The order of the nodes' exit codes, 1 for all others: the first one becomes the code of the job."""
 
 
 class Fleet:
@@ -58,7 +58,7 @@ class Fleet:
     def time_out(self) -> bool:
         """End the wait at `stop_at`; return whether to end the remaining nodes: only once, and never after a signal."""
         due = self.stop_at is not None and bool(self.live)
-        self.stop_at, self._least = None, 0  # from now on all nodes are to end
+        self.stop_at, self._least = None, 0  # from now on all nodes are to end, so no other wait begins
         self._is_too_small |= due
         return due
 

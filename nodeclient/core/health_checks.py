@@ -29,8 +29,8 @@ EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult
 """The exit codes of `nodeclient check`, which are the same."""
 
 PASSES = frozenset({CheckResult.GOOD, CheckResult.WARNING})
-"""The results after which there is no early next check, and whose facts later ones are compared with. `UNKNOWN` is not
-one, though the host may still be in rounds then: the coordinator judges it as it did before."""
+"""The results of a check that passes: no early check follows, and later facts are compared with those of this check.
+`UNKNOWN` is not among them, although the coordinator then goes on to judge the host as before."""
 
 _LEVELS = {
     CheckResult.GOOD: Level.INFO,

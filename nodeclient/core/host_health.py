@@ -54,7 +54,7 @@ class GpuProcess(Struct, frozen=True):
     user: str
     """The name of its user, or the number if there is no name."""
     left_behind: bool
-    """Whether a worker may have left it behind: it is ending, or was a worker's and its parent has ended."""
+    """Whether a worker may have left it behind: it is ending, or its parent has ended and a worker had started it."""
 
 
 class GpuUse(Struct, frozen=True):

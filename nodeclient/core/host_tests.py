@@ -18,7 +18,7 @@ class HostTests:
     def __init__(self, *, checks_health: bool) -> None:
         self.checks = HealthChecks(wanted=checks_health)
         self._order: PairOrder | None = None
-        """The test that runs, or was the last one that the coordinator wanted; None if it wants none now."""
+        """The test that the coordinator wants, which may have ended; None if it wants none."""
         self.last_pair: PairResult | None = None
         """The result of the last test with another node that has ended."""
 

@@ -13,7 +13,7 @@ from nodeclient.core.effects import CopyKept, Persist, Protect, Restore, TellAli
 
 
 class KeptGoals:
-    """The goals for kept state that were last turned into effects, each with its run: another run begins anew."""
+    """The goals for kept state that were last turned into effects, each with its run: in another run all are new."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None
@@ -23,15 +23,16 @@ class KeptGoals:
         self._persist: tuple[str, PersistOrder | None] = ("", None)
         self._copies: tuple[str, tuple[KeptCopy, ...]] = "", ()
         self._compared: tuple[str, int] = "", 0
-        """The run and round of the last `TellAlike`."""
+        """The run and round of the last `TellAlike`: workers are told once a round whether their states were alike."""
 
     def pursue(
         self, desired: Desired | None, run: str, number: int
     ) -> list[Restore | Protect | Persist | CopyKept | TellAlike]:
         """Return the effects of the goals that are new in the desired state, for a node in round `number` of a run.
 
-        The first goal to run a round gives a `Restore`, even if the round resumes from nothing. A later goal may name
-        more of the parts to resume from. Once the node has all parts, or the workers do steps, the goal names none.
+        The first goal to run a round gives a `Restore`, even if the round resumes from nothing. A later goal gives
+        another one if it names more parts to resume from. Once the node has all parts, or the workers do steps, a goal
+        names none, and gives no effect.
         """
         if desired is None or desired.run != run:
             return []
@@ -42,7 +43,7 @@ class KeptGoals:
         ordered = self._persist[1] if self._persist[0] == run else None
         if desired.persist != ordered:
             self._persist = run, desired.persist
-            new.append(Persist(run, desired.persist))
+            new.append(Persist(run, desired.persist))  # without an order it gives up the write
         if desired.goal is Goal.RUN and desired.round == number:
             begins = self._round != (run, number)
             if begins or desired.resume not in {None, self._resume}:
@@ -51,7 +52,7 @@ class KeptGoals:
         if desired.alike is not None and desired.round == number and self._compared != (run, number):
             self._compared = run, number
             new.append(TellAlike(desired.alike))
-        # Without copies, nothing has to be ordered for another run.
+        # Equal copies in another run are new ones. An empty list is the same in every run.
         if desired.copies != self._copies[1] or (desired.copies and run != self._copies[0]):
             self._copies = run, desired.copies
             new.append(CopyKept(run, desired.copies))

@@ -53,5 +53,5 @@ def _continues(last: KeptParts, part: KeptParts) -> bool:
     """Whether a part continues a group, by its rank and its shard."""
     rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
     is_within = rank + part.ranks <= last.world_size
-    # In all other fields the two are equal.
+    # In all other fields the two have to be equal.
     return is_within and replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part

@@ -118,7 +118,7 @@ class Leaving:
 
     def report(self, now: float) -> None:
         """Report from now on that the node leaves, if it was asked to."""
-        if self.put_off_until is not None:
+        if self.put_off_until is not None:  # it was asked to, and has not reported yet
             self._reports_since = now
 
     def on_desired(self, desired: Desired, now: float) -> None:
@@ -148,7 +148,7 @@ class Leaving:
         return until if wait_until is None else min(until, wait_until)
 
     def _wait_until(self, phase: Phase) -> float | None:
-        """Return when the workers of a leaving node have to be asked to end, so that they have time; else None."""
+        """Return when workers have to be asked to end to have time for it; None without workers or a reported leave."""
         end_by = self.workers_end_by
         if end_by is None or self._reports_since is None or phase not in WORKING:
             return None

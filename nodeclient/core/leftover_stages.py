@@ -152,15 +152,15 @@ def killed(texts: Sequence[str]) -> str:
 class Outlived:
     """The workers of one round that were asked to end and have exited, while processes of their groups live.
 
-    Such a worker counts as alive until its group is gone, since what lives may write its checkpoint. The worker itself
-    has lost nothing.
+    Such a worker counts as alive until its process group is gone, since what lives may write its checkpoint. If that is
+    killed, the worker still counts as ended by itself.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         self._left: dict[int, tuple[Leftover, ...]] = {}
         self.tell_at: float | None = None
-        """When to say who is waited for; None if nobody is, or it is said."""
+        """When to tell the user which leftovers the node waits for; None if there are none, or if the user was told."""
 
     def add(self, local_rank: int, leftovers: tuple[Leftover, ...], now: float) -> None:
         """Record that a worker has exited, and its leftovers."""

@@ -73,7 +73,7 @@ DIFFERENT_STATES = (
     "ranks have different states after their first step, so each keeps its own, at intervals: the training can go on "
     "from them with the same number of workers only"
 )
-"""The notice that nothing of the state is the same on all ranks, though no tensor is sharded: shards differ anyway."""
+"""The notice that no part of the state is the same on all ranks. Sharded states differ anyway, and get no notice."""
 
 
 def keeps_nothing(number: int) -> str:
@@ -101,7 +101,7 @@ def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None, put_o
 
     `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers;
     `leaves_in_s` is how long it waits for a coordinator that is out of reach, None if it does not; `put_off_s` is how
-    long it puts that off because training is over, None if it does not.
+    long it stays because its training is over, None if it leaves at once.
     """
     text = f"{Signals(signum).name}: leaving" if signum else "leaving"
     if put_off_s is not None:

@@ -69,7 +69,7 @@ class PersistAttempt:
         self._go(Stage.WRITTEN, Stage.WRITING)
 
     def begin_commit(self) -> bool:
-        """Begin to make the step whole; return False if files are missing, or this node is not the committer."""
+        """Begin to make the step whole if the order says so and all files are written; return whether it begins."""
         begins = self.order.commit and self.stage is Stage.WRITTEN
         if begins:
             self._go(Stage.COMMITTING, Stage.WRITTEN)

@@ -3,8 +3,8 @@
 A driver may free the memory later than the processes end. The next round would fail for lack of it, which costs a
 restart. So the node reports the end of a round only after the sweep.
 
-`begin` starts a sweep. If GPU memory is in use after it, `on_gpus` either has the agent call `begin` again soon, or
-gives up: it orders a last sweep, which disregards GPUs. The sweep that needs no other one ends by `end`.
+`begin` starts a sweep. If GPU memory is in use after it, `on_gpus` judges that. If the memory may be freed soon, the
+agent calls `begin` again. Otherwise `on_gpus` orders a last sweep, which disregards GPUs. `end` follows the last sweep.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MARGIN_S = 2.0
 """The part of `OVERDUE_AFTER_S` that is left for the node's report to arrive."""
 
 SAMPLE_SHARE = 0.5
-"""The time from one sample of the GPUs to the next, as a share of the wait so far: the round waits no longer than half
-as long again as the driver. On an H200 it had released the memory of a killed worker after 0.2 to 0.5 s."""
+"""The time from one sample of the GPUs to the next, as a share of the wait so far. So the round waits at most 1.5 times
+as long as the driver needs. On an H200 that was 0.2 to 0.5 s for the memory of a killed worker."""
 
 SAMPLE_MIN_S, SAMPLE_MAX_S = 0.05, 0.5
-"""The bounds of that time. A sample takes some hundredths of a second. Most GPUs are free in the first one."""
+"""The bounds of that time. A sample takes some hundredths of a second, and the first one finds most GPUs free."""
 
 
 class Sweeping:
@@ -76,8 +76,9 @@ class Sweeping:
         It waits for GPU memory if another round may follow. If workers are parked, it does not: they hold some of it.
         """
         self.again_at = None
-        overdue_at = group.ending.begin_sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S
-        reuse.begin_parking(now)
+        end_began_at = group.ending.begin_sweep(now)
+        overdue_at = end_began_at + self._stop_timeout_s + OVERDUE_AFTER_S
+        reuse.begin_parking(now)  # sets `parked_until`, which is read below
         # After the sweep the node computes digests of its kept state, which may take as long as workers get to save it.
         digests_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = overdue_at - MARGIN_S - digests_s
@@ -90,7 +91,7 @@ class Sweeping:
         return Notice(Level.ERROR, why, "sweep_failed")
 
     def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, sweeps: bool) -> list[Notice | Sweep]:
-        """Record that GPU memory is in use while no worker lives: sweep again later, or once more without them.
+        """Record that GPU memory is in use while no worker lives; order a later sweep, or a last one without GPUs.
 
         `sweeps` says whether a sweep has found this. Otherwise it is before the first round, and the memory belongs to
         other programs.
@@ -102,6 +103,7 @@ class Sweeping:
         begins = self._until is None
         until = min(now + FREE_WITHIN_S, self._latest) if self._until is None else self._until
         self.held_up = clip(notices.gpus_in_use(taken), MESSAGE_MAX) if taken else ""
+        # Memory that no visible process holds may be freed, too, by the driver.
         may_be_freed = all(process.left_behind for gpu in taken for process in gpu.processes)
         if taken and may_be_freed and now < until:
             self._since = now if begins else self._since

@@ -64,8 +64,8 @@ class EndStage(StrEnum):
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
     """They leave the round, for another one, as the same processes. This stage ends at its deadline, which
-    `GroupEnding.update_deadline` moves to now once none can leave any more. While the goal is to stop, the agent looks
-    after each event whether the stage is over (`Act.STOP`). Then it is also over if no round follows for them."""
+    `GroupEnding.update_deadline` moves to now once none can leave any more. While the goal is to stop, the agent also
+    looks after each event whether the stage is over (`Act.STOP`). It is, too, if no other round follows for them."""
     SIGNALLED = "signalled"
     """They were sent the signal to end."""
     KILLED = "killed"

@@ -41,7 +41,7 @@ class WorkerGroup:
         self.keeping: Keeping | None = None
         """How its workers keep state; None while none of them does."""
         self.result = Phase.STOPPED
-        """The phase that its end leads to; the other ones are `FAILED` and `SUCCEEDED`."""
+        """The phase that its end leads to; `FAILED` or `SUCCEEDED` once its workers have."""
         self.ending = GroupEnding()
         self.outlived = Outlived()
         self.exits = Exits(0 if assignment is None else assignment.first_rank, self.ending)
