@@ -152,8 +152,8 @@ class _AttemptResult:
     let_in: bool = False
     """Whether the coordinator has let the node in. If not, pauses grow."""
     turned_away: bool = False
-    """Whether the coordinator has refused this node in its session: for that to change, a person or another node has to
-    act. Not set if the handshake was denied, since a coordinator learns of a new token within a second."""
+    """Whether the coordinator has refused this node in its session, until a person or another node acts. Not set if the
+    handshake was denied, since a coordinator learns of a new token within a second."""
     leader: Endpoint | None = None
     """The leader that the coordinator, a standby, has named."""
     timed_out: bool = False
@@ -192,7 +192,7 @@ class CoordinatorConnection:
         self._session: _CoordinatorSession | None = None
         """The open session; None without one."""
         self._result = _AttemptResult()
-        """That of the present or last attempt."""
+        """The result of the present or last attempt."""
         self._wrong_since: float | None = None
         """When attempts began to fail because of a wrong token; None if they do not."""
         self.is_child: Callable[[Endpoint], bool] = lambda _: False
@@ -310,8 +310,8 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.is_only_one else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
-                    # asyncio calls this when TCP is connected, before the handshake of TLS. Such a host gets more time
-                    # to answer, unless its coordinator fell silent just now.
+                    # asyncio calls this when TCP is connected, before the handshake of TLS. A connected host gets more
+                    # time to answer, unless its coordinator fell silent just now.
                     patience.reschedule(
                         loop.time() + (REACH_WITHIN_S if self._contacts.is_suspect else CONNECT_WITHIN_S)
                     )
@@ -387,7 +387,7 @@ class _CoordinatorSession(WebSocketClient):
 
     @property
     def is_denied(self) -> bool:
-        """Whether the coordinator has ended the session because it accepts the token no longer, or for its policy."""
+        """Whether the coordinator has closed the session for its policy: it refused the node, or revoked its token."""
         return self.peer_close[:2] == CloseCode.POLICY_VIOLATION.to_bytes(2)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

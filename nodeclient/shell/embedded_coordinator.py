@@ -198,7 +198,7 @@ class EmbeddedCoordinator:
         """Whether it listens for other nodes too. Then it ends by itself some time after its stdin has ended."""
         self._pidfd = -1
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """`ended`, for every coordinator."""
+        """The same as `ended`, for a shared coordinator, too."""
 
     @property
     def pid(self) -> int | None:
@@ -227,7 +227,7 @@ class EmbeddedCoordinator:
             stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=_environ(),
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C on the terminal is for this process only
             preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - it makes plain system calls
         )
         self._pidfd = pidfd_of_child(process.pid, process.wait)

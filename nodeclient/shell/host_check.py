@@ -106,7 +106,7 @@ class HostCheck:
         )
 
     async def _ask_coordinator(self) -> HostFacts:
-        """Return the facts that only the way to a coordinator tells; none if this host knows no coordinator.
+        """Return the route to the coordinator, and the clock compared with it; neither if no coordinator is known.
 
         A host whose clock was right does not ask again: after a failed round, thousands would ask at the same time.
         """

@@ -1,8 +1,8 @@
-"""Sends pieces of a node's log files to the coordinator, which requests them for its users, and deletes old files.
+"""Sends pieces of a node's log files to the coordinator at its request, and deletes old files.
 
 `core/logged_rounds` selects the files, out of the catalogue of rounds that lies beside them. Each read has a thread,
-and another one writes the catalogue and deletes. So a disk that hangs delays neither the event loop nor a round, and
-deleting delays no reader.
+and another thread writes the catalogue and deletes files. So a disk that hangs delays neither the event loop nor a
+round, and deleting delays no reader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTLE_S = 2.0
 """How long the first write may take, and how long the exit of this process waits for the catalogue to be written."""
 
 READERS_MAX = 8
-"""How many logs may hang in a read before those of others are refused as well: each takes a thread."""
+"""How many logs may hang in a read before reads of other logs are refused, too: each read takes a thread."""
 
 Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""

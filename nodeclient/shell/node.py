@@ -307,7 +307,7 @@ class Node:
                 self._reusable.begin(start.round, commands)
                 self._workers.start(commands, streams, dict.fromkeys(start.reused, self._reusable.continue_in_round))
         except GuardError as error:
-            self._fail_start(0, ExitCode.OS_ERROR, str(error))
+            self._fail_start(0, ExitCode.OS_ERROR, str(error))  # no worker was started, so the first one failed
         except SpawnError as error:
             self._fail_start(error.local_rank, error.exit_code, error.message)
         except OSError as error:
@@ -322,7 +322,7 @@ class Node:
             self._output.call_when_written(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
-        self._workers.release_parked()
+        self._workers.release_parked()  # the parked ones were to be in this round
         self.submit(events.StartFailed(local_rank, exit_code, message))
 
     def _send(self, observed: Observed) -> None:

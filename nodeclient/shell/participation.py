@@ -34,7 +34,7 @@ ROUNDS_RESERVED = 2
 """How many rounds' ports are reserved at once: that of the present or next round, and the one before."""
 
 RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=())
-"""The agent as the flight recorder sees it."""
+"""The agent as the flight recorder sees it: all its attributes are state."""
 
 
 def crash_folder(environ: Mapping[str, str]) -> Path | None:

@@ -22,7 +22,7 @@ from nodeclient.workers.step_slots import Slots
 
 
 class RoundSetup:
-    """Sets up one round at a time, and has the facts about it until the next one.
+    """Sets up one round at a time, and has the facts about it until the next round.
 
     The node sets `assigned` when it is asked whether a round may start here. At the start it calls `begin`, sees that
     the guard is ready, calls `commands`, and sets `started_at` once the workers are started. With each report it calls

@@ -95,7 +95,8 @@ class TimedCommand:
 
     def _start(self, command: WorkerCommand, writing: int) -> int:
         try:
-            return spawn(replace(command, environ={**command.environ, **self._mark}), 0, writing, writing)
+            marked = replace(command, environ={**command.environ, **self._mark})
+            return spawn(marked, local_rank=0, stdout=writing, stderr=writing)  # the rank is only for errors
         finally:
             os.close(writing)
 

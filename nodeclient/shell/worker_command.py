@@ -162,7 +162,7 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return the variables that leave a worker one GPU, out of those that the variables list, or of all.
+    """Return the variables that show a worker one GPU only: its own of those that `inherited` lists, or else of all.
 
     Raises `LaunchError` if too few are listed. An empty list stays empty.
     """
@@ -187,7 +187,7 @@ def _binding_in_words(choice: str, cpus: Sequence[frozenset[int]]) -> str:
 def _threads(cores_of_workers: Sequence[Collection[int]], quota: float | None) -> list[int]:
     """Return how many threads each worker gets: its cores, divided among the workers that share them.
 
-    All workers have the same share of the `quota` of CPUs, which they do not exceed.
+    It gets one or more, and at most an equal share of the `quota` of CPUs. As `Fraction`s, three thirds are one core.
     """
     sharers = Counter(core for own in cores_of_workers for core in own)
     most = float("inf") if quota is None else quota / len(cores_of_workers)
