@@ -79,7 +79,7 @@ def _file(text: str) -> Path:
 
 
 def _file_here(text: str) -> Path:
-    """Parse the path of a file that has to be there already: a later one would only be found after a long wait."""
+    """Parse the path of a file that has to be there already: a missing one would only show after a long wait."""
     path = _file(text)
     try:
         path.stat()

@@ -128,7 +128,7 @@ def check_script(parser: SettingsParser, script: str) -> None:
 def _record_derived(line: _Line, config: JoinConfig) -> None:
     """Record the values that no setting has by itself, so that `--show-config` shows them.
 
-    A share of the memory stays one, since the file may be for other hosts.
+    A share of the memory is shown as a share, since the file may be for other hosts.
     """
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: value.source for key, value in line.from_scheduler.items()}
@@ -202,7 +202,7 @@ def _advertised_address(line: _Line) -> str | None:
 
 
 def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
-    """Whether this node may start a coordinator. That has no TLS, which users of a token expect."""
+    """Whether this node may start a coordinator: it would have no TLS, which users of a token expect."""
     if access.insecure or not access.is_given:
         return True
     remarks.append(

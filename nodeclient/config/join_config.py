@@ -39,10 +39,7 @@ def command_digest(command: Sequence[str]) -> str:
 
 
 def _script(command: Sequence[str]) -> str:
-    """Return the name of the file or module that Python runs; empty for code on the command line.
-
-    It is also empty for another program, whose arguments may differ from host to host.
-    """
+    """Return the name of the file or module that Python runs; empty for code, and for a program other than Python."""
     option, program = program_of(command)
     return "" if option == "-c" else PurePath(program).name
 
@@ -58,6 +55,7 @@ class JoinConfig(Struct, frozen=True):
     """
 
     PROGRAM: ClassVar[Literal["node"]] = "node"
+    """The kind of settings, by which `cli` chooses what to run."""
 
     coordinators: tuple[Endpoint, ...]
     """The coordinators, to try in turn; empty with `standalone`."""
@@ -117,6 +115,6 @@ class JoinConfig(Struct, frozen=True):
             nccl_abort_timeout_s=self.nccl_abort_timeout_s,
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
-            coordinator_forgets=self.own_coordinator,
+            coordinator_forgets=self.own_coordinator,  # the records of such a coordinator end with it
             checks_health=bool(self.health_check) or not self.no_builtin_check,
         )

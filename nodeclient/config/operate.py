@@ -56,6 +56,7 @@ class OperatorConfig(Struct, frozen=True, kw_only=True):
     """The settings of all commands for operators."""
 
     PROGRAM: ClassVar[Literal["command"]] = "command"
+    """The kind of settings, by which `cli` chooses what to run."""
     MODULE: ClassVar[str]
     """The module of `nodeclient` with the function `run` for this command."""
 

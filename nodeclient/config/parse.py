@@ -40,7 +40,7 @@ class Subcommand(NamedTuple):
 
     summary: str
     example: str
-    """The end of its command line."""
+    """The end of a command line with it."""
     module: str = "operate"
     """The module of its flags, imported only for its own subcommands: `nodeclient status` needs few imports."""
     exit_codes: str = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
@@ -213,7 +213,7 @@ def _make_parser(
     for subcommand, shown in SUBCOMMANDS.items():
         if subcommand not in wanted:
             continue
-        # The others get no flags, so that a wrong value in one of their variables is no error.
+        # Without a chosen one, as for --help, none has flags: a wrong value in one of their variables is no error then.
         chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
         texts = help_texts(shown.summary, f"nodeclient {subcommand} {shown.example}", shown.exit_codes)

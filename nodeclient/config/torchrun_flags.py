@@ -132,7 +132,7 @@ def explain(flag: str) -> str | None:
 
 
 def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Rendezvous) -> None:
-    """Translate torchrun's flags into those of `nodeclient join`, which win if both are given."""
+    """Translate torchrun's flags into those of `nodeclient join`. If both are given, ours win."""
     given.coord = rendezvous.coordinators
     given.standalone = not rendezvous.coordinators
     if given.job_id == "none":

@@ -50,8 +50,7 @@ CONF_KEYS = {
         "of etcd, not needed",
     ),
 }
-"""The keys of `--rdzv-conf` that some backend of torchrun reads, and their replacements here; empty for the same
-effect."""
+"""The keys of `--rdzv-conf` that some backend of torchrun reads, and their replacements; empty if nothing differs."""
 
 IGNORING_TIMEOUT = frozenset({"c10d", "etcd-v2"})
 """The backends of torchrun that read the key `timeout` and ignore it."""
