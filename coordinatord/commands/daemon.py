@@ -74,7 +74,10 @@ def _open_security(settings: ServeConfig) -> Security | None:
         return None
     directory = None if settings.state_dir is None else settings.state_dir / FOLDER
     where = SecuritySettings(directory, settings.certificate, settings.key, settings.client_authorities)
-    return Security(where, os.environ, time.monotonic)
+    security = Security(where, os.environ, time.monotonic)
+    if settings.shared is None:  # else `SharedAccess` first compares the key with that of the others
+        security.make_first_tokens()
+    return security
 
 
 async def _serve(

@@ -75,13 +75,18 @@ class SharedAccess:
         await self.synchronize()
 
     async def synchronize(self) -> None:
-        """Compare our key with that of the others, and merge the tokens. Raises `OtherKeyError` and `StoreError`."""
+        """Compare our key with that of the others, make the first tokens for it, and merge the tokens of all.
+
+        Raises `OtherKeyError`, `StoreError`, and the errors of `Security.make_first_tokens`.
+        """
         answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
         pin, stored = (result.first for result in answer.results)
         if pin is not None:
             self._check_key(pin.value.decode(errors="replace"))
         if self._security is None:
             return
+        if pin is not None:  # all agree on the key, so tokens for it are of use
+            self._security.make_first_tokens()
         try:
             await self._merge_tokens(self._security.token_store, stored)
         except (TokenStoreError, PrivateFileError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinatord.config.token_flags import TokenConfig, TokenVerb
 from coordinatord.protocol.access_token import AccessToken
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
@@ -20,6 +21,13 @@ from coordinatord.security.setup import FOLDER, PIN
 from coordinatord.security.token_store import KnownToken, TokenStore
 from coordinatord.store.directory import is_claimed
 
+
+class NeverUsedError(OperationalError):
+    """No coordinatord has run with the default state directory, so the one in use is another. Nothing was made."""
+
+    exit_code = ExitCode.NO_INPUT
+
+
 ADVICE = "if yours has another one, give --state-dir"
 """The advice if no coordinatord uses the state directory, because it may be the wrong one."""
 
@@ -27,9 +35,14 @@ ADVICE = "if yours has another one, give --state-dir"
 def change_tokens(config: TokenConfig) -> int:
     """Make, list or revoke tokens; return the exit code. The daemon sees a change within a second.
 
-    Raises `TokenStoreError`, `PrivateFileError` and `IdentityError`.
+    Raises `NeverUsedError`, `TokenStoreError`, `PrivateFileError` and `IdentityError`.
     """
     directory = config.state_dir / FOLDER
+    if config.verb is TokenVerb.NEW and not (config.is_given or _has_run(directory)):
+        raise NeverUsedError(
+            f"no coordinatord has run with {config.state_dir}: give --state-dir, under systemd --state-dir"
+            " /var/lib/coordinatord"
+        )
     store = TokenStore(directory)
     store.refresh()
     if config.verb is not TokenVerb.NEW and not store.tokens:
@@ -85,10 +98,15 @@ def _pin(config: TokenConfig) -> str:
     elif (pin := read_private(directory / PIN)) is not None:
         return pin.strip()
     else:
-        if not (directory / KEY).exists():
+        if not _has_run(directory):
             _say(f"no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now; {ADVICE}")
         identity = own_identity(directory)
     return identity.load_into(server_context())
+
+
+def _has_run(directory: Path) -> bool:
+    """Whether a coordinatord has run with a folder for secrets: then it has a key, or the pin of an organisation's."""
+    return any((directory / name).exists() for name in (KEY, PIN))
 
 
 def _say(text: str) -> None:

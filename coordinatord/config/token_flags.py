@@ -27,6 +27,8 @@ class TokenConfig(Struct, frozen=True):
     """All settings of `coordinatord token`."""
 
     state_dir: Path
+    is_given: bool
+    """Whether the user named the state directory, which may be that of a later first start."""
     verb: TokenVerb
     name: str
     """The name of the token; empty to generate one for a new token."""
@@ -60,7 +62,7 @@ def add_token(parser: SettingsParser) -> None:
     add("--output FILE", "write it to this new file, for this user only, instead of printing it", Path)
 
 
-def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Path) -> TokenConfig:
+def read_token(parser: SettingsParser, given: argparse.Namespace, directory: Path) -> TokenConfig:
     """Make the settings of `coordinatord token`. Raises `SettingsError`."""
     verb = TokenVerb(given.verb)
     if verb is TokenVerb.REVOKE and given.revoked is None:
@@ -70,7 +72,10 @@ def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Pat
     if given.output is not None and _has_content(given.output):
         parser.error(f"--output {given.output}: the file is not empty: name another one, or remove it")
     name = given.revoked or given.name or ""
-    return filled(TokenConfig, given, state_dir=state_dir, verb=verb, name=name, role=Role(given.role))
+    is_given = given.state_dir is not None
+    return filled(
+        TokenConfig, given, state_dir=directory, is_given=is_given, verb=verb, name=name, role=Role(given.role)
+    )
 
 
 def _has_content(path: Path) -> bool:

@@ -154,12 +154,11 @@ class Gatekeeper:
         """
         return self._check(Caller(self._token_of(authorization, wanted)), wanted, None)
 
-    @staticmethod
-    def _check(caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:
+    def _check(self, caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:
         token = caller.token
         assert token is not None  # noqa: S101 - a caller without one was rejected before
         if not token.role.may(wanted):
-            remedy = f"make one where coordinatord runs, by coordinatord token new --role {wanted}"
+            remedy = self._store.how_to_make(f"--role {wanted}")
             text = f"the token {token.name} has the role {token.role}, and this needs {wanted}: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
         if job is not None:
@@ -179,9 +178,11 @@ class Gatekeeper:
     def _token_of(self, authorization: str, wanted: Role) -> KnownToken:
         """Return the valid token that a header has; one with the role `wanted` is needed. Raises `DeniedError`."""
         if not authorization:
-            text = (
-                f"a token is wanted here: make one where coordinatord runs, by coordinatord token new --role {wanted}"
+            # Strangers are not told its path.
+            remedy = (
+                f"make one where coordinatord runs, with its --state-dir, by coordinatord token new --role {wanted}"
             )
+            text = f"a token is wanted here: {remedy}"
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", text)
         try:
             secret = parse_token(authorization.removeprefix(BEARER).strip()).secret

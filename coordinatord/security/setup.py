@@ -40,9 +40,6 @@ removed."""
 PIN = "pin"
 """The file in this folder with the pin of an organisation's key, which `coordinatord token` needs for new tokens."""
 
-NODES_ADVICE = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
-"""The advice after the path of the first tokens, since one of them may also stop and drain."""
-
 SESSION_KEY = "sessions of browsers"
 """The purpose of the derived key that signs sessions."""
 
@@ -81,11 +78,12 @@ class Security:
     """The key, the certificate and the tokens of a coordinator."""
 
     def __init__(self, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> None:
-        """Read the files, and make missing ones; `clock` returns seconds that only grow.
+        """Read the files, and make missing ones, but no tokens; `clock` returns seconds that only grow.
 
-        Raises `NoTokensDirectoryError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
+        Raises `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
         self._settings = settings
+        self._environ = environ
         self.token_store = TokenStore(settings.directory)
         self._ephemeral_file: tuple[Path, int] | None = None
         """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
@@ -95,11 +93,17 @@ class Security:
         self._store_pin(self.pin)
         self.gatekeeper = Gatekeeper(self.token_store, _browsers(self._loaded), clock)
         self.token_store.refresh()
+
+    def make_first_tokens(self) -> None:
+        """Make the first tokens and hand them out, unless an earlier start has done that.
+
+        Raises `NoTokensDirectoryError`, `TokenStoreError` and `PrivateFileError`.
+        """
         # There may be other tokens: `coordinatord token new` works before the first start.
         if not FIRST_NAMES.keys() & {token.name for token in self.token_store.tokens}:
             first = new_tokens(self.pin, FIRST_NAMES)
             # If this start ends before it has stored them, the next start makes others.
-            self._hand_out(tuple(first.values()), environ)
+            self._hand_out(tuple(first.values()))
             self.token_store.add(first, ALL_JOBS)
 
     @property
@@ -183,14 +187,16 @@ class Security:
             self._ephemeral_identity = ephemeral_identity()
         return self._ephemeral_identity
 
-    def _hand_out(self, first: Sequence[AccessToken], environ: Mapping[str, str]) -> None:
+    def _hand_out(self, first: Sequence[AccessToken]) -> None:
         """Write the first tokens to this user's directory, where nodes and commands find them.
 
         If the user has no such directory, as for a service, the file is in the state directory.
         """
         content = _file_of(first)
+        # One of the first tokens may also stop and drain.
+        advice = f"for nodes elsewhere, which may only join, {self.token_store.how_to_make('--output FILE')}"
         try:
-            path = tokens_directory(environ) / self.pin
+            path = tokens_directory(self._environ) / self.pin
             if self._settings.directory is None:
                 self._ephemeral_file = path, write_ephemeral(path, content)
             else:
@@ -204,11 +210,11 @@ class Security:
             path = self._settings.directory / FIRST_TOKENS
             write_private(path, content)
             level = logging.WARNING
-            text = f"the first tokens are in %s: operators name it by --token-file; {NODES_ADVICE}"
+            text = f"the first tokens are in %s: operators name it by --token-file; {advice}"
         else:
             level = logging.INFO
             text = "the first tokens are in %s, where nodes and commands of this user find them"
-            text += f"; {NODES_ADVICE}" if self._settings.directory is not None else ""
+            text += f"; {advice}" if self._settings.directory is not None else ""
         log.log(level, text, path.absolute(), extra=fields("tokens_made"))
 
 

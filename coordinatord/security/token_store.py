@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 import secrets
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -168,6 +169,13 @@ class TokenStore:
         """The path of the file, if there is a directory."""
         assert self.directory is not None  # noqa: S101 - the callers know that there is one
         return self.directory / TOKENS
+
+    def how_to_make(self, flags: str) -> str:
+        """Return the advice to make a token with these flags: `make one where coordinatord runs, by ...`."""
+        if self.directory is None:
+            return "coordinatord runs without --state-dir, so take one of those that its start has left"
+        state_dir = shlex.quote(f"{self.directory.parent.absolute()}")
+        return f"make one where coordinatord runs, by coordinatord token new --state-dir {state_dir} {flags}"
 
     def refresh(self) -> None:
         """Read the file if it has changed. Raises `TokenStoreError` and `PrivateFileError`."""

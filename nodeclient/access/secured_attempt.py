@@ -145,7 +145,7 @@ class SecuredAttempt:
         wanted = "" if self._role is Role.JOIN else f" --role {self._role}"
         return AccessError(
             f"{self._endpoint} wants a token, and there is none here: run coordinatord token new{wanted} --output FILE"
-            " where it runs, copy FILE, and give it by --token-file FILE"
+            " where it runs, with its --state-dir if it has one, copy FILE, and give it by --token-file FILE"
         )
 
     def speaks_tls(self, within_s: float = PROBE_WITHIN_S) -> bool:
@@ -194,6 +194,7 @@ class SecuredAttempt:
         if not self._trusts_any_key and pin not in self._keyring.tokens:
             raise PinError(
                 f"its key matches no token in {self._keyring.source}, so nothing was sent: somebody else"
-                " may answer in its place, or it was set up anew; then fetch its new token"
+                " may answer in its place, it was set up anew, or the token was made in another state directory: make"
+                " one with the --state-dir of the running coordinatord"
             )
         self._pin = pin

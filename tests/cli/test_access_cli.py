@@ -35,7 +35,7 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
         (
             ("--token-file", str(tmp_path / "join")),
             {},
-            r"the token join-\w+ has the role join, and this needs read: .* by coordinatord token new --role read",
+            r"has the role join, and this needs read: .* by coordinatord token new --state-dir \S+ --role read",
         ),
         (("--token-file", str(tmp_path / "none")), {}, "none cannot be read: No such file"),
         ((), {"NODECLIENT_TOKEN": "crd1.x"}, "NODECLIENT_TOKEN: this is no access token"),
@@ -116,7 +116,12 @@ def test_a_token_that_is_revoked_where_no_coordinator_runs_is_said_to_be(place: 
     nowhere = f"coordinatord: there are no tokens in {place.state}: if yours has another one, give --state-dir"
     assert said("list") == (0, nowhere)
     assert said("revoke", "ana")[1].startswith(nowhere)
-    assert not place.state.exists(), "it may be the wrong directory, so nothing is made there"
+    default = place.folder / "nodes" / "coordinatord"
+    done = run(BIN / "coordinatord", "token", "new", environ=place.environ)
+    refused = f"coordinatord: no coordinatord has run with {default}: give --state-dir, under systemd"
+    assert (done.returncode, done.stdout, done.stderr.startswith(refused)) == (66, "", True)
+    made = [folder for folder in (place.state, default) if folder.exists()]
+    assert not made, "it may be the wrong directory, so nothing is made there"
     coordinator = place.coordinator()
     place.token("new", "--name", "ana")
     place.token("new", "--name", "ben")

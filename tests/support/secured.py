@@ -74,7 +74,9 @@ def secured(folder: Path, **own: Path) -> Secured:
     """Make what a first start makes; `own` are the files of an organisation, as in `SecuritySettings`."""
     environ = clean_environ(**as_by_default(folder / "config"))
     settings = SecuritySettings(folder / "state" / FOLDER, **own)
-    return Secured(folder, Security(settings, environ, time.monotonic))
+    security = Security(settings, environ, time.monotonic)
+    security.make_first_tokens()
+    return Secured(folder, security)
 
 
 TRUSTING = pinned_context(lambda _: None)

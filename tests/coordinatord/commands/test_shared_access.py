@@ -127,3 +127,4 @@ async def test_a_coordinator_with_a_key_of_its_own_ends_and_says_what_to_do(
     assert ended.returncode == ExitCode.USAGE, ended.stderr
     assert "copy the folder security of one of their state directories" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "config").exists(), "no tokens are left that no coordinator takes"

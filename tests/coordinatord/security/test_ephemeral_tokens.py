@@ -32,6 +32,7 @@ def left(environ: dict[str, str]) -> list[str]:
 
 def test_tokens_of_a_process_that_lives_stay(environ: dict[str, str]) -> None:
     security = Security(SecuritySettings(None), environ, lambda: 0.0)
+    security.make_first_tokens()
     remove_files_of_ended(environ)
     assert left(environ) == [security.pin]
     text = Path(environ["XDG_CONFIG_HOME"], "coordinatord", "tokens", security.pin).read_text()

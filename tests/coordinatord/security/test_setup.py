@@ -31,7 +31,9 @@ HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
 
 
 def opened(folder: Path | None, environ: dict[str, str] = HOMELESS, **own: Path) -> Security:
-    return Security(SecuritySettings(folder, **own), environ, lambda: 0.0)
+    security = Security(SecuritySettings(folder, **own), environ, lambda: 0.0)
+    security.make_first_tokens()
+    return security
 
 
 def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None:
@@ -112,7 +114,11 @@ def test_without_a_home_the_tokens_stay_in_the_state_directory(
 ) -> None:
     opened(tmp_path)
     handed = tmp_path / FIRST_TOKENS
-    assert f"{handed}: operators name it by --token-file; for nodes elsewhere make one that may" in caplog.text
+    assert (
+        f"{handed}: operators name it by --token-file; for nodes elsewhere, which may only join, make one"
+        in caplog.text
+    )
+    assert caplog.text.rstrip().endswith(f"coordinatord token new --state-dir {tmp_path.parent} --output FILE")
     for token in parse_tokens(handed.read_text()):
         assert token.secret not in caplog.text
 

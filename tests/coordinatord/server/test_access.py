@@ -78,7 +78,9 @@ async def test_roles_bound_what_is_done(ours: Secured) -> None:
         status, said, _ = await ask(server, "/healthz", reader)
         assert (status, said["insecure"]) == (200, False)
         status, said, reason = await ask(server, "/v1/jobs", node)
-        remedy = "make one where coordinatord runs, by coordinatord token new --role read"
+        state = ours.store.directory
+        assert state is not None
+        remedy = f"make one where coordinatord runs, by coordinatord token new --state-dir {state.parent} --role read"
         assert said["message"] == f"the token first-join has the role join, and this needs read: {remedy}"
         assert 'error="insufficient_scope"' in reason
 
@@ -154,6 +156,8 @@ async def test_a_token_for_some_jobs_sees_these_alone(ours: Secured) -> None:
         assert (await streamed(server, "/v1/stream?job=ana-1", ana, "job"))["job"] == "ana-1"
         for path in ("/v1/stream?job=ben-1", "/v1/stream?job=", "/v1/events", "/metrics"):
             assert (await ask(server, path, ana))[1]["error"] == "foreign_job", path
+        unlike = await ask(server, "/v1/jobs/xen-1", ours.add("xen", Role.READ, "xen-*"))
+        assert unlike[1]["message"] == "no job 'xen-1' is known here", "it does not learn that there is a ben-1"
 
 
 async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
