@@ -18,7 +18,7 @@ def situation(run: Run, now: float) -> str:
         until = run.keeping.waits.disk_until
         limit = "" if until is None else f" (for at most {lasted(max(0.0, until - now))})"
         return reasons.waiting_for + limit
-    if run.roll.all_silent and not run.durable.state.ended:
+    if run.health is Health.SILENT:
         return _silence(run, now)
     awaited_at = exit_awaited(run)
     if run.durable.state is State.RUNNING and awaited_at is not None and awaited_at <= now:
@@ -74,15 +74,12 @@ def _section(run: Run) -> str:
 
 
 def _silence(run: Run, now: float) -> str:
-    """Say what may have silenced all nodes of the round, and when the round is given up."""
-    ends_in = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
-    if all(member.session.revoked for member in run.roll.inside):
-        why = "their access tokens are no longer valid, so give them others"
-    elif all(member.observed == UNHEARD for member in run.roll.inside):
+    """Say what may have silenced all nodes of the round, when workers stop, and when the job is given up."""
+    ends_at = outage(run)
+    end = "" if ends_at is None else f"; the job is given up in {lasted(max(0.0, ends_at - now))}"
+    if all(member.observed == UNHEARD for member in run.roll.inside):
         since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
-        return f"{since}: they may have ended meanwhile; {ends_in}"
-    elif run.roll.others_heard:
-        why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
-    else:
-        why = "the coordinator's own network may be cut"
-    return f"every node is silent: {why}; {ends_in}"
+        return f"{since}: they may have ended meanwhile{end}"
+    left_s = max(member.lived_at for member in run.roll.inside) + run.policy.outage_grace_s - now
+    workers = f"workers stop in {lasted(left_s)}" if left_s > 0 else "their workers have stopped"
+    return f"{Reasons(run).silence}; {workers}{end}"

@@ -55,9 +55,8 @@ def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_a
 
 def test_a_run_of_which_nobody_comes_back_is_said_to_be_unheard_since_the_start_and_to_end_then() -> None:
     stage = play(*PAIR, AWAY, "advance 90s")
-    assert situation(stage.run, stage.now) == (
-        "not heard since this coordinator was started 90 s ago: they may have ended meanwhile; given up in 4 min 55 s"
-    )
+    since = "not heard since this coordinator was started 90 s ago: they may have ended meanwhile"
+    assert situation(stage.run, stage.now) == f"{since}; the job is given up in 4 min 55 s"
     answer = stage.play("ask stop default")[-1]
     assert answer.endswith("job default is over: no node of it is heard, and one that comes back ends its workers")
 
@@ -67,7 +66,10 @@ def test_the_coordinators_network_is_only_suspected_while_no_node_of_any_job_is_
     stage = play(*PAIR, *(["join n9 job=other"] if others_live else []), "drop n1 n2", "advance 2s")
     why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
     why = why if others_live else "the coordinator's own network may be cut"
-    assert situation(stage.run, stage.now) == f"every node is silent: {why}; given up in 6 min 9 s"
+    workers = "workers stop in 4 min 58 s"
+    assert (
+        situation(stage.run, stage.now) == f"every node is silent: {why}; {workers}; the job is given up in 6 min 9 s"
+    )
 
 
 @pytest.mark.parametrize("culprit", ["reconnect n1 phase=failed age=100s", "advance 0s"], ids=["back", "gone"])

@@ -230,6 +230,17 @@ class Reasons:
         return "; ".join(parts)
 
     @property
+    def silence(self) -> str:
+        """What may have silenced all nodes of the round."""
+        if all(member.session.revoked for member in self._run.roll.inside):
+            why = "their access tokens are no longer valid, so give them others"
+        elif self._run.roll.others_heard:
+            why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
+        else:
+            why = "the coordinator's own network may be cut"
+        return f"every node is silent: {why}"
+
+    @property
     def overdue(self) -> str:
         """How long the first step of the round was awaited."""
         entered_at = self._run.durable.entered_at

@@ -86,7 +86,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     (_AT_WORK, when.node_stopped, STOPPING, do.stop_at_once, _CUT_OFF),
     (_AT_WORK, when.outage, FAILED, do.end_as_abandoned, "every node was silent for too long"),
     (_AT_WORK, when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
-    (_AT_WORK, when.fell_silent, None, do.record_activity, "every node is silent"),
+    (_AT_WORK, when.fell_silent, None, do.record_activity, "{reasons.silence}"),
     (_AT_WORK, when.heard_again, None, do.record_activity, "nodes are heard again"),
     # Nodes that hand over
     ((FORMING, *_AT_WORK), when.handed_over, None, releases.release_handed_over, ""),
