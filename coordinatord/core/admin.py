@@ -119,7 +119,9 @@ def _how_it_ends(run: Run) -> str:
 def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended or has_succeeded(run):
         how = "has ended" if run.durable.state.ended else "is ending"
-        text = f"job {run.job} {how} ({run.durable.reason}): start its nodes again to run it anew"
+        step = run.keeping.disk_step
+        then = "" if step is None else f", and it goes on from step {step:,} on the disk"
+        text = f"job {run.job} {how} ({run.durable.reason}): start its nodes again{then}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.stop_asked:
         return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")

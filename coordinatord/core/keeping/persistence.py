@@ -29,6 +29,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.kept_state import ATTEMPTS_MAX, WANTED_MAX, KeptStep, PersistOrder, WantedParts
+from coordinatord.protocol.text import name_some
 
 END_S = 120.0
 """The most seconds that leaving nodes wait for a write of kept state: a host that is taken away often has only two
@@ -257,10 +258,14 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
 
 def why_none(kept: KeptState) -> str:
     """Return why no attempt can begin: holders have no directory or no connection, or would write too many groups."""
-    able = _able_holders(kept, step_to_write(kept))
+    at, members = step_to_write(kept), kept.run.members
+    able = _able_holders(kept, at)
     if not are_whole(able.values()):
-        return "not all of the step is held by nodes with --persist"
-    away = next((node for node in able if not may_write(kept.run.members[node])), None)
+        held = () if at is None else kept.index.holders(at)
+        without = [node for node in held if members[node].lacks_persist]
+        named = f"there is no --persist on {name_some(without, len(without))}: start each node with the same one"
+        return named if without else "not all of the step is held by nodes that are connected"
+    away = next((node for node in able if not may_write(members[node])), None)
     return "a node would have to write too many groups of parts" if away is None else _gone_text(away)
 
 

@@ -117,6 +117,7 @@ class RunKeeping(KeptState, KeepingWing):
     resume_text = sentences.resume_text
     staying_step = sentences.staying_step
     restore_problem = property(sentences.restore_problem)
+    disk_step = property(sentences.disk_step)
 
     @property
     def unstepped(self) -> str:

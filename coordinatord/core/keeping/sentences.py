@@ -217,12 +217,22 @@ def lost_step(kept: KeptState) -> str:
 
 
 def last_step(kept: KeptState) -> str:
-    """Say that the newest step of a run that ends is on the disk, or why it is lost; empty if it kept none.
+    """Say that the newest step of a run that ends is on the disk, or why it is lost; empty if there is none.
 
-    Workers may have done more steps than that: one was not kept, or a part of it went with its node.
+    Workers may have done more steps than that: one was not kept, or a part of it went with its node. A run that ends
+    before it has written a step leaves that of an earlier run where it is.
     """
-    lost, on_disk, done = lost_step(kept), kept.disk.found.newest, kept.run.last_step
+    lost, on_disk, done = lost_step(kept), disk_step(kept), kept.run.last_step
     if lost or on_disk is None:
         return lost
-    later = "" if done is None or done <= on_disk.step else f", and no later one up to {done:,}"
-    return f"; step {on_disk.step:,} is on the disk{later}"
+    later = "" if done is None or done <= on_disk else f", and no later one up to {done:,}"
+    still = "still " if kept.disk.found.newest is None else ""
+    return f"; step {on_disk:,} is {still}on the disk{later}"
+
+
+def disk_step(kept: KeptState) -> int | None:
+    """Return the newest step on the disk from which the job can go on, as far as is known; None without one."""
+    newest, found = kept.disk.found.newest, any_finder(kept)
+    if newest is not None:
+        return newest.step
+    return None if found is None else found[1].at.step

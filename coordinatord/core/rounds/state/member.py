@@ -145,6 +145,11 @@ class Member:
         return self.keeper.persist if self.keeper is not None else None
 
     @property
+    def lacks_persist(self) -> bool:
+        """Whether it keeps state in memory, and looks at no disk."""
+        return self.keeper is not None and self.keeper.persist is None
+
+    @property
     def seat(self) -> Seat:
         """The facts that determine its rank."""
         offer = self.offer

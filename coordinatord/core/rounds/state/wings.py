@@ -159,6 +159,11 @@ class KeepingWing:
         return None
 
     @property
+    def disk_step(self) -> int | None:
+        """The newest step on the disk, from which the job can go on; None if none is known."""
+        return None
+
+    @property
     def has_disk(self) -> bool:
         """Whether nodes write kept state to a disk before they leave."""
         return False

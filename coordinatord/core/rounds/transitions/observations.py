@@ -101,6 +101,8 @@ def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
             f"node {member.node} was started with another command than node {member.session.differs_from}, and"
             f" both are in job {run.job}: if that is not meant, give each training its own --job-id"
         )
+    if run.keeping.has_disk and member.lacks_persist:
+        yield f"node {member.node} was started without --persist, and others with it: start it with the same --persist"
 
 
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:

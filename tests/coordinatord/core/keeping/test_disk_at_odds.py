@@ -42,6 +42,24 @@ def test_a_node_without_a_disk_is_named() -> None:
     assert stage.desired("n2").reason.endswith(words)
 
 
+def test_a_node_without_a_disk_is_warned_and_named_while_it_has_a_part_that_no_other_node_has() -> None:
+    stage = join("600s", "yes")
+    remark = "node n2 was started without --persist, and others with it: start it with the same --persist"
+    assert (stage.desired("n1").remark, stage.desired("n2").remark) == ("", remark)
+    stage.play("prepared n1 n2", "running n1 n2", "keep n1 1:8 shards=2 protected=yes")
+    stage.play("keep n2 1:8 shards=2 protected=yes", "advance 700s")
+    kept = stage.view().kept
+    assert kept is not None
+    assert kept.disk_problem == "there is no --persist on node n2: start each node with the same one"
+
+
+def test_a_run_that_ends_before_its_first_write_says_that_the_step_of_an_earlier_run_is_still_there() -> None:
+    stage = join("600s", "600s")
+    stage.play(f"write n1 n2 written {FOUND}", f"write n2 written {FOUND}", "prepared n1 n2", "running n1 n2")
+    stage.play("leave n1 n2", "stopped n1 n2", "advance 200s")
+    assert stage.run.durable.reason.endswith("; step 1,204 is still on the disk")
+
+
 def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
     stage = join("600s", "no")
     stage.play(

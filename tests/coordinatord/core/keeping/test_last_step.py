@@ -341,11 +341,12 @@ def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
     waits += " (for at most 1 min 40 s)"
     assert stage.view().reason == waits
     assert f"nothing: job default is ending already: {waits}" in "\n".join(stage.play("ask stop default"))
-    refused = "refused: job default is ending (all workers succeeded): start its nodes again to run it anew"
+    refused = "refused: job default is ending (all workers succeeded): start its nodes again"
     assert refused in "\n".join(stage.play("ask restart default"))
     stage.play("advance 10s")
     write(stage, *NODES)
     assert stage.run.durable.outcome == Outcome(Result.SUCCEEDED, 0, "all workers succeeded; step 100 is on the disk")
+    assert "start its nodes again, and it goes on from step 100 on the disk" in stage.play("ask restart default")[-1]
 
 
 @pytest.mark.parametrize("end", [STOP, FAIL, SUCCEED])
