@@ -7,10 +7,8 @@ run changes nothing either, and has the answer that the request would have.
 
 from __future__ import annotations
 
-import heapq
-import operator
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import islice
 
 from msgspec import Struct
 
@@ -40,7 +38,7 @@ from coordinatord.core.situation import situation
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.text import NAMES_MAX, clip, counted, most_similar, name_some
+from coordinatord.protocol.text import NAMES_MAX, clip, counted, most_similar_of_many, name_some
 
 
 class Reply(Struct, frozen=True):
@@ -218,19 +216,9 @@ def _known_names(cluster: Cluster) -> set[str]:
     return names.union(*((member.node, member.offer.host) for member in members))
 
 
-COMPARED_MAX = 50
-"""The most names with which a wrong one is compared: 3 ms each where names have 120 characters."""
-
-
-def _alike(one: str, other: str) -> int:
-    """Return how many characters two names have in common at their beginning."""
-    return sum(1 for _ in takewhile(bool, map(operator.eq, one, other)))
-
-
 def _unknown_name(cluster: Cluster, wrong: str) -> str:
     """Explain that no node or host has this name, which name may be meant, and how to drain a name ahead of time."""
-    begin_alike = heapq.nsmallest(COMPARED_MAX, _known_names(cluster), key=lambda name: (-_alike(name, wrong), name))
-    nearest = most_similar(wrong, begin_alike)
+    nearest = most_similar_of_many(wrong, _known_names(cluster))
     meant = "." if nearest is None else f"; did you mean {nearest}?"
     return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
 

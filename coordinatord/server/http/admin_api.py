@@ -33,7 +33,7 @@ from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody, St
 from coordinatord.protocol.schema import check
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
-from coordinatord.server.http.responses import error_response, respond
+from coordinatord.server.http.responses import UnknownJobError, error_response, respond
 from coordinatord.server.sessions.connections import CALLER
 
 REQUESTS_AT_ONCE_MAX = 100
@@ -55,7 +55,6 @@ _BODIES: dict[type[Request], type[AdminBody]] = {DrainNode: DrainBody, StopJob: 
 """The body of each class of request that has fields of its own."""
 
 _ERROR_STATUSES = {
-    AdminResult.UNKNOWN_JOB: 404,
     AdminResult.UNKNOWN_NODE: 404,
     AdminResult.REFUSED: 409,
     AdminResult.CANNOT_RECORD: 503,
@@ -100,6 +99,8 @@ class AdminApi:
                 request, 503, "busy", f"{REQUESTS_AT_ONCE_MAX} requests are in progress, the limit: try again"
             )
         answer = await self._submit(wanted)
+        if answer.result is AdminResult.UNKNOWN_JOB:
+            raise UnknownJobError(wanted.target, self._driver.machine.jobs)
         if answer.result in _ERROR_STATUSES:
             return error_response(request, _ERROR_STATUSES[answer.result], str(answer.result), answer.text)
         return respond(request, AdminAnswer(done=answer.result is AdminResult.DONE, message=answer.text))

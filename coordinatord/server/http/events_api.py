@@ -87,7 +87,7 @@ class EventsApi:
         selection = _Selection(job, _kinds(request), _since(request), last)
         await self._driver.written()  # so that events of earlier decisions are not missing
         if job is not None and job not in self._driver.machine.jobs:
-            raise UnknownJobError(job)
+            raise UnknownJobError(job, self._driver.machine.jobs)
         if EVENT_STREAM in request.headers.get("Accept", ""):
             with self._followers.admit(FOLLOWERS_MAX, REFUSAL):
                 return await stream(request, self._frames(selection, after), self._change_signal)

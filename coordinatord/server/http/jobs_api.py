@@ -148,7 +148,7 @@ class JobsApi:
         await self._await_end(job, seconds_in(request, "wait", "how many seconds to wait for the end of the run"))
         body = await self._cache.get((job, job, kind), partial(self._encode_job, job, kind))
         if body is None:
-            raise UnknownJobError(job)
+            raise UnknownJobError(job, self._driver.machine.jobs)
         return web.Response(body=body, content_type=kind)
 
     async def _await_end(self, job: str, within_s: float | None) -> None:

@@ -60,7 +60,7 @@ class LogsApi:
         with self._readers.admit(READERS_MAX, f"{READERS_MAX} others read logs already, the limit: try again later"):
             run = await self._driver.written_run(job)
             if run is None:
-                raise UnknownJobError(job)
+                raise UnknownJobError(job, self._driver.machine.jobs)
             reading = LogReading(self._driver, self._store, self._reads, self._change_signal, run, query)
             try:
                 found = await reading.find()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
@@ -18,11 +18,12 @@ from multidict import MultiMapping
 
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.http.api import ErrorAnswer
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, most_similar_of_many
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.server.reads.change_signal import ChangeSignal
+from coordinatord.server.sessions.connections import CALLER
 from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
@@ -138,10 +139,12 @@ def number_in(query: MultiMapping[str], name: str, default: int, most: int, *, l
 
 
 class UnknownJobError(RequestRejectedError):
-    """There is no such job. State: unchanged."""
+    """There is no such job; the text names the most similar one that the caller may see. State: unchanged."""
 
-    def __init__(self, job: str) -> None:
-        super().__init__(404, "unknown_job", f"no job {job!r} is known here")
+    def __init__(self, job: str, known: Iterable[str]) -> None:
+        likely = most_similar_of_many(job, filter(CALLER.get().is_for, known))
+        hint = f"; did you mean {likely!r}?" if likely else ""
+        super().__init__(404, "unknown_job", f"no job {job!r} is known here{hint}")
 
 
 @web.middleware

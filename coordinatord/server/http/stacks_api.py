@@ -50,7 +50,7 @@ class StacksApi:
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:
-                raise UnknownJobError(job)
+                raise UnknownJobError(job, self._driver.machine.jobs)
             run_id, number = run.id, run.durable.round
             try:
                 sources = worker_sources(run, ranks)

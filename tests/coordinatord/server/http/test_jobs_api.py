@@ -129,6 +129,8 @@ async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: 
         async with connect(server.url, join("a", nodes=2)) as a:
             await a.receive_goal(Goal.WAIT)
             assert (await get(f"{server.url}/v1/jobs/job"))[0] == 200
+            status, _, body = await get(f"{server.url}/v1/jobs/jbo", JSON)
+            assert (status, body["message"]) == (404, "no job 'jbo' is known here; did you mean 'job'?")
 
 
 async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_not_read(
