@@ -150,8 +150,13 @@ def _space(what: str, folder: Path) -> Space:
         is_read_only=bool(state.f_flag & os.ST_RDONLY),
         lacks_inodes=state.f_files > 0 and state.f_favail == 0,
         above="" if there == folder else clip(str(there)),
-        mount=describe_mount(there.resolve(), read_if_there(Path("/proc/self/mountinfo"))),
+        mount=mount_of(there),
     )
+
+
+def mount_of(folder: Path) -> str:
+    """Describe the mount that a directory is on: `on the root file system / (ext4, /dev/sda1)`. Raises `OSError`."""
+    return describe_mount(folder.resolve(), read_if_there(Path("/proc/self/mountinfo")))
 
 
 def describe_mount(folder: Path, mounts: str) -> str:

@@ -19,6 +19,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.kept_state import DiskStep, Resume
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
+from nodeclient.host.host_facts import mount_of
 from nodeclient.keeping.disk import disk_thread, step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, Result, read_in_thread
@@ -83,6 +84,8 @@ class StepsOnDisk:
         self._tasks = tasks
         self._scanning = asyncio.Lock()
         self._scan_requested = asyncio.Event()
+        self._made = ""
+        """That the directory was missing and was made, and on which mount: the end of a sentence; empty if not."""
         self.known = KnownSteps()
         """The results of the last scan."""
 
@@ -100,7 +103,9 @@ class StepsOnDisk:
         await first
         # With a mistyped directory or job, the training would begin anew without a word.
         if not self.known.whole and not self.known.unusable:
-            self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
+            self._notify(
+                Level.INFO, f"no step of this job is on the disk yet, in {self.folder}{self._made}", "disk_empty"
+            )
         self._compare_commands()
         self._tasks.spawn(self._scan_on(), name="scan")
 
@@ -131,7 +136,7 @@ class StepsOnDisk:
     async def _check_writable(self) -> bool:
         """Write to the folder; return whether it can be written, or is only full. Raises `UnwritableError`."""
         try:
-            await self._in_thread(partial(check_writable, self.folder))
+            self._made = await self._in_thread(self._make_folder) or self._made
         except OSError as error:
             text = f"steps cannot be written to {self.folder}: {error.strerror or error}"
             if error.errno in MISTAKEN:
@@ -141,6 +146,13 @@ class StepsOnDisk:
             self._complaints.complain(Work.WRITE, f"{text}; {outlook}")
             return is_full
         return True
+
+    def _make_folder(self) -> str:
+        """Make the folder and write to it, in a thread; return what was made, to end a sentence. Raises `OSError`."""
+        root = self._settings.root
+        is_missing = not root.exists()
+        check_writable(self.folder)
+        return f"; made the directory {root}, {mount_of(root)}" if is_missing else ""
 
     async def _scan_on(self) -> None:
         while True:

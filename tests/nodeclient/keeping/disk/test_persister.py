@@ -100,6 +100,7 @@ async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
             assert not first.done()
         await asyncio.wait_for(first, TIMEOUT_S)
         assert len(node.texts) == 2, "one about the error, and one about the empty directory"
+        assert re.search(r"; made the directory \S+/disk, on .+ \(\S+, \S+\)$", node.texts[1])
 
 
 @pytest.mark.parametrize(
