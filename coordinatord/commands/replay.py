@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinatord.commands.json_output import ReplayStep, RunState, as_json
 from coordinatord.commands.offline_replay import replay_run, restarts_of
@@ -23,13 +25,16 @@ from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, NothingStoredError
 
+if TYPE_CHECKING:
+    from coordinatord.store.etcd.location import EtcdLocation
+
 
 def replay(config: ReplayConfig) -> int:
     """Print the records of one run, or the list of runs if several match; return the exit code. Raises `StoreError`."""
     if config.crash is not None:
         machine = Coordinator(Policy(), epoch="")  # the crash file replaces its state, with policy and epoch
         return flight_recorder.replay(config.crash, RECORDED, machine)
-    database = Database.copy_of(config.state_dir / DATABASE)
+    database = _open(config.source)
     runs = database.runs()
     chosen = _choose(config, runs)
     if chosen is None:
@@ -43,20 +48,30 @@ def replay(config: ReplayConfig) -> int:
     return ExitCode.OK
 
 
+def _open(source: Path | EtcdLocation) -> Database:
+    """Return a copy of the records. Raises `StoreError`."""
+    if isinstance(source, Path):
+        return Database.copy_of(source / DATABASE)
+    from coordinatord.commands.shared_store import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
+
+    return read_shared_state(source)[0]
+
+
 # The choice of a run
 
 
 def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
     """Return job and id of the wanted run; None if several may be meant. Raises `NothingStoredError`."""
     wanted = config.job_or_run
+    where = f"state directory {config.source}" if isinstance(config.source, Path) else f"{config.source}"
     if not runs:
-        raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")
+        raise NothingStoredError(f"{where}: it holds no history of any job yet")
     if wanted is None:
         return runs[-1] if len({job for job, _ in runs}) == 1 else None
     matches = [run for run in runs if run[0] == wanted] or [run for run in runs if run[1] == wanted]
     if not matches:
         known = f"there is no job or run {wanted!r}: `coordinatord state` shows those that there are"
-        raise NothingStoredError(f"state directory {config.state_dir}: {known}")
+        raise NothingStoredError(f"{where}: {known}")
     return matches[-1]  # the last run of a job
 
 

@@ -1,4 +1,4 @@
-"""Reads a store in etcd that coordinators share, for `coordinatord state`, and ends the term of its leader."""
+"""Reads a store in etcd that coordinators share, for commands that show state, and ends the term of its leader."""
 
 from __future__ import annotations
 

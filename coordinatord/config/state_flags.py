@@ -1,6 +1,6 @@
 """The flags and settings of `coordinatord state` and `coordinatord replay`, and the default state directory.
 
-Both commands read a state directory. Other commands share its flag and its default.
+Both commands read a state directory or an etcd. Other commands share its flag and its default.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StateConfig(Struct, frozen=True):
 class ReplayConfig(Struct, frozen=True):
     """All settings of `coordinatord replay`."""
 
-    state_dir: Path
-    """Not used with `crash`."""
+    source: Path | EtcdLocation
+    """The state directory, or the namespace in etcd with the state. Not used with `crash`."""
     job_or_run: str | None
     """The name of a job, or the id of a run; None for the only job."""
     crash: Path | None
@@ -54,6 +54,7 @@ def add_state(parser: SettingsParser) -> None:
 def add_replay(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord replay`."""
     add_state_dir(parser)
+    add_state_store(parser)
     add = partial(parser.add_setting, variables=())
     add("--crash FILE", "rerun the events that led to a bug of coordinatord, from its crash file", Path)
     add("--step", "wait for Enter after each record; q ends")
@@ -72,8 +73,7 @@ def add_state_dir(parser: SettingsParser) -> None:
 
 def read_state(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StateConfig:
     """Make the settings of `coordinatord state`. Raises `SettingsError`."""
-    source = parse_location(parser, given, given.store) if given.store else state_dir(parser, given, environ)
-    return StateConfig(source, given.json)
+    return StateConfig(_source(parser, given, environ), given.json)
 
 
 def read_replay(
@@ -85,8 +85,12 @@ def read_replay(
     """
     if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
         command.error("--crash runs one file again: it takes no JOB, --step or --json")
-    directory = Path() if given.crash is not None else state_dir(parser, given, environ)
-    return filled(ReplayConfig, given, state_dir=directory)
+    source = Path() if given.crash is not None else _source(parser, given, environ)
+    return filled(ReplayConfig, given, source=source)
+
+
+def _source(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path | EtcdLocation:
+    return parse_location(parser, given, given.store) if given.store else state_dir(parser, given, environ)
 
 
 def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:

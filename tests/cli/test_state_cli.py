@@ -32,9 +32,9 @@ def parse(*arguments: str, **environ: str) -> Config:
 
 def directory_of(*arguments: str, **environ: str) -> Path | None:
     found = parse(*arguments, **environ)
-    if isinstance(found, StateConfig):
+    if isinstance(found, StateConfig | ReplayConfig):
         return Path(str(found.source))
-    assert isinstance(found, ServeConfig | ReplayConfig)
+    assert isinstance(found, ServeConfig)
     return found.state_dir
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from coordinatord.cli import _run_command as run_command
 from coordinatord.config.serve_flags import ServeConfig
-from coordinatord.config.state_flags import StateConfig
+from coordinatord.config.state_flags import ReplayConfig, StateConfig
 from coordinatord.config.store_flags import CopyConfig, StepDownConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.runtime.settings import SettingsError
@@ -74,6 +74,8 @@ def test_a_history_goes_to_etcd_and_back(
     shown = capsys.readouterr().out
     assert f"{space.place}\nnobody leads; nobody stands by\n" in shown
     assert "job job  forming" in shown
+    assert run_command(ReplayConfig(space.place, None, None, step=False, json=False)) == 0
+    assert capsys.readouterr().out.startswith("job job, run e-1: 2 records\n")
 
 
 @needs_etcd
@@ -183,9 +185,10 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
     assert "very:secret" not in repr(config)
     stepping = parse(["--store", "etcd://h1", "--step-down"], {"XDG_STATE_HOME": str(tmp_path)})
     assert isinstance(stepping, StepDownConfig)
-    state = parse(["state", "--store", "etcd://h1/x"], {})
-    assert isinstance(state, StateConfig)
-    assert str(state.source) == "etcd://h1:2379/x"
+    for words in (["state", "--store", "etcd://h1/x"], ["--store", "etcd://h1/x", "replay"]):
+        reading = parse(words, {})
+        assert isinstance(reading, StateConfig | ReplayConfig)
+        assert str(reading.source) == "etcd://h1:2379/x"
     copying = parse(["store", "copy", "/var/lib/coordinatord", "etcd://h1"], {})
     assert isinstance(copying, CopyConfig)
     assert (str(copying.source), str(copying.destination)) == ("/var/lib/coordinatord", "etcd://h1:2379/coordinatord")
