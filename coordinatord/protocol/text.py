@@ -116,7 +116,7 @@ def counted(number: int, noun: str) -> str:
 
 def redone_words(redone: int | None, *, at_least: bool = False) -> str:
     """Say how many steps a round does again: `4 steps redone`. `redone` is None if that is not known."""
-    if redone is None:
+    if redone is None or (at_least and not redone):
         return "an unknown number of steps redone"
     return f"{'at least ' if at_least else ''}{counted(redone, 'step')} redone"
 

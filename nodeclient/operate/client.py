@@ -404,7 +404,10 @@ class Client:
                 return result
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
-        raise LostError("; ".join(errors) + ("" if stands_by else ": is coordinatord running there? see --coord"))
+        if stands_by:
+            raise LostError("; ".join(errors))
+        remedy = "See --coord, or start it again with the same state directory: workers go on meanwhile"
+        raise LostError(f"{'; '.join(errors)}: is coordinatord running there? {remedy}")
 
 
 def _ask_leader(

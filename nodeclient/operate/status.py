@@ -47,6 +47,9 @@ LOST_MAX = 8
 DRAINS_MAX = 8
 """The drained names on a terminal without `--all`."""
 
+STEPLESS_S = 300.0
+"""How long workers may run without a step before its lack is noteworthy: until then they may be compiling."""
+
 STATES = {
     "running": Colour.GOOD,
     "succeeded": Colour.GOOD,
@@ -113,7 +116,10 @@ def status_lines(
     if status.answer.drained:
         blocks.append(_drain_lines(status.answer.drained, output, rows_max))
     if status.answer.charged:
-        blocks.append([line for host in status.answer.charged for line in output.wrapped(_charged(host))])
+        lines = [
+            line for host in status.answer.charged for line in output.wrapped(f"  {_charged(host)}", indent="    ")
+        ]
+        blocks.append([*output.wrapped("charged with failures; to clear one: nodeclient pardon HOST"), *lines])
     if status.answer.shared is not None:
         blocks.append(output.wrapped(coordinators(status.answer.shared)))
     if status.answer.insecure:
@@ -150,7 +156,8 @@ def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max
     lines = [f"{drain.node}: {drain.reason.removeprefix(drain.node).strip() or 'drained'}" for drain in shown]
     if len(drains) > len(shown):
         lines.append(f"and {len(drains) - len(shown)} more are drained")
-    return [line for text in lines for line in output.wrapped(text)]
+    heading = output.wrapped("kept out of jobs; to let one in: nodeclient undrain NAME")
+    return [*heading, *(line for text in lines for line in output.wrapped(f"  {text}", indent="    "))]
 
 
 def _title(job: JobStatus, output: TerminalInfo) -> list[str]:
@@ -218,7 +225,8 @@ def _progress(job: JobStatus) -> str:
     if goodput is not None and job.opened_s is not None:
         parts.append(f"{100 * goodput:.1f} % of the run's {duration(job.opened_s)} spent training")
     elif running_s:
-        parts.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
+        known = "no step reported yet" if running_s < STEPLESS_S else "goodput not known: no steps reported"
+        parts.append(f"workers ran for {duration(running_s)}, {known}")
     if redone_s := job.ledger.seconds.redone:
         parts.append(f"{brief(redone_s)} went into steps done again")
     return ", ".join(parts)
@@ -235,16 +243,15 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:
-        took = "" if kept.save_s is None else f" ({brief(kept.save_s)} each)"
-        every = counted(kept.interval_steps, "step")
-        parts.append(f"state is saved in memory every {every}{took}, and at a failure where other ranks have it too")
+        took = "" if kept.save_s is None else f" ({brief(kept.save_s)})"
+        parts.append(f"saved in memory every {counted(kept.interval_steps, 'step')}{took}")
     if kept.pageable:
         parts.append(f"saves are slow, since their memory is not page-locked: {kept.pageable}")
     facts: dict[int, list[str]] = {}
     if kept.step is not None and kept.step != kept.resumed:
         facts.setdefault(kept.step, []).append("is whole in memory")
     if kept.copied is not None:
-        facts.setdefault(kept.copied, []).append("outlives the loss of any host")
+        facts.setdefault(kept.copied, []).append("outlives any host")
     if kept.disk_step is not None and f"step {kept.disk_step:,} is on the disk" not in reason:
         facts.setdefault(kept.disk_step, []).append("is on the disk")
     parts += [f"step {step:,} {' and '.join(of_step)}" for step, of_step in facts.items()]
@@ -252,7 +259,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:
         parts.append(f"the last step is not on the disk: {kept.disk_problem}")
-    return ", ".join(filter(None, parts))
+    return "; ".join(filter(None, parts))
 
 
 def _copies(job: JobStatus) -> str:

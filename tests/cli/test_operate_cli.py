@@ -45,7 +45,7 @@ def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrai
         assert sorted(mnist.await_round(2, first).nodes) == ["b", "c"]
         assert ask("drain", "a") == f"nothing to do: {drained}"
         assert reasons("NodeDrained") == [drained]
-        assert f"\n{drained.replace(' ', ': ', 1)}\n" in ask("status") + "\n"
+        assert f"\n  {drained.replace(' ', ': ', 1)}\n" in ask("status") + "\n"
         again = mnist.join("a", "--nnodes", "2")
         again.await_line("drained")
         assert ask("undrain", "a") == "a may join again. If its nodeclient has ended, start it again"

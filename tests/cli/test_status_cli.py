@@ -105,9 +105,11 @@ def test_of_ended_jobs_among_others_a_pipe_gets_the_titles(here: Here) -> None:
 def test_charges_are_shown_with_what_they_weigh_by_now(here: Here) -> None:
     charge = {"fault": "hang", "error": "stuck", "age_s": 500_000}
     host = {"host": "gpu7", "quarantined": "", "weight": 0.019, "charges": [charge]}
-    with canned({"GET /v1/jobs": packed({"jobs": [], "drained": [], "charged": [host]})}) as (endpoint, _):
+    drained = [{"node": "gpu2", "reason": "gpu2 drained by alice"}]
+    with canned({"GET /v1/jobs": packed({"jobs": [], "drained": drained, "charged": [host]})}) as (endpoint, _):
         _, text, _ = here(endpoint)
-    assert "gpu7: charged with hang (stuck) 5d" in text
+    assert "\nkept out of jobs; to let one in: nodeclient undrain NAME\n  gpu2: drained by alice\n" in text
+    assert "charged with failures; to clear one: nodeclient pardon HOST\n  gpu7: charged with hang (stuck) 5d" in text
     assert "ago, which weighs 0.019 by now" in text
 
 
@@ -288,21 +290,21 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"ledger": LEDGER, "kept": RESUMED, "opened_s": 100.0},
         [
             "80.0 % of the run's 1m40s spent training, 12s went into steps done again",
-            "resumed at step 40 from node b's memory, at least 3 steps redone, step 60 is whole in memory",
+            "resumed at step 40 from node b's memory, at least 3 steps redone; step 60 is whole in memory",
         ],
     ),
     "the step to resume from": (  # as with DDP: no newer step is saved before the round breaks
         {"kept": RESUMED | {"step": 40, "disk_step": 30, "unkept": "the state of SGD"}},
         [
             (
-                "resumed at step 40 from node b's memory, at least 3 steps redone, not kept: the state of SGD, "
+                "resumed at step 40 from node b's memory, at least 3 steps redone; not kept: the state of SGD; "
                 "step 30 is on the disk"
             )
         ],
     ),
     "a step in several places": (
         {"kept": RESUMED | {"copied": 60, "disk_step": 60}},
-        ["step 60 ", "step 60 is whole in memory and outlives the loss of any host and is on the disk\n"],
+        ["step 60 ", "step 60 is whole in memory and outlives any host and is on the disk\n"],
     ),
     "the step on the disk": (
         {"state": "stopped", "reason": ON_DISK, "progress": {"step": 4_660}, "kept": {"disk_step": 4_660}},
@@ -314,16 +316,28 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
             f"job mnist  running for 8m57s in round 3: {STARTED}\n",
             "round 3, world size 2, ",
             "40 from node b's memory",
-            "state is saved in memory every 128 steps (12.5ms each), and at a failure where other ranks have it too",
+            "saved in memory every 128 steps (12.5ms)",
         ],
     ),
     "slow saves": (
         {"kept": SAVED | {"pageable": REFUSED}},
-        [f"where other ranks have it too, saves are slow, since their memory is not page-locked: {REFUSED}\n"],
+        [f"every 128 steps (12.5ms); saves are slow, since their memory is not page-locked: {REFUSED}\n"],
     ),
     "slow saves without an interval": (
         {"kept": {"pageable": REFUSED}},
         [f"\n  saves are slow, since their memory is not page-locked: {REFUSED}\n"],
+    ),
+    "a step after which nobody knows how many were done": (
+        {"kept": RESUMED | {"redone": 0}},
+        ["at step 40 from node b's memory, an unknown number of steps redone; "],
+    ),
+    "a young run without steps": (
+        {"ledger": {"seconds": {"running": 299.0}, "total": 300.0}},
+        ["\n  workers ran for 4m59s, no step reported yet\n"],
+    ),
+    "a run without steps": (
+        {"ledger": {"seconds": {"running": 300.0}, "total": 301.0}},
+        ["\n  workers ran for 5m00s, goodput not known: no steps reported\n"],
     ),
     "the age of a run": ({"reason": "r", "state_s": 90.0}, ["job mnist  running for 1m30s in round 1: r\n"]),
     "that no worker is seen": ({"unseen": "a hang would not be noticed"}, ["\n  a hang would not be noticed\n"]),

@@ -12,10 +12,7 @@ class UnfitStateError(KeptStateError):
 
     def __init__(self, problem: str) -> None:
         """Add a remedy to the `problem`."""
-        super().__init__(
-            f"{problem}: if the script was changed, run the former one, or begin a new run of the job"
-            " (with --persist in another directory)"
-        )
+        super().__init__(f"{problem}: run the script as it was, or begin anew with another directory of --persist")
 
 
 class LeftRoundError(BaseException):

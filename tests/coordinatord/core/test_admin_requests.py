@@ -83,7 +83,10 @@ def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanw
     assert [stage.desired(node).goal for node in ("n1", "n2")] == [Goal.STOP] * 2
     stage.play("stopped n1 n2")
     assert (outcome := stage.desired("n2").outcome) is not None
-    assert (outcome.result, outcome.summary) == (Result.LEFT, "left the job: n2 drained by alice")
+    assert (outcome.result, outcome.summary) == (
+        Result.LEFT,
+        "left the job: n2 drained by alice; to let it in again: nodeclient undrain n2, and start it",
+    )
     assert stage.desired("n1").goal is Goal.WAIT
 
 

@@ -17,7 +17,7 @@ from workerlib.keeping.kept_errors import UnfitStateError
 
 pytestmark = pytest.mark.slow
 
-REMEDY = "if the script was changed, run the former one, or begin a new run of the job"
+REMEDY = "run the script as it was, or begin anew with another directory of --persist"
 
 Change = Callable[[Objects], Objects]
 

@@ -21,10 +21,13 @@ class NoRestart(StrEnum):
 
     FINAL = "no restart mends this error"
     SPENT = "restarts used: {used}"
-    SAME_ERROR = "the script failed with the same error at the same place in two rounds, without a new step in between"
+    SAME_ERROR = (
+        "the script failed with the same error at the same place in two rounds, without a new step in between: mend it,"
+        " or give --max-futile-rounds 0 if the cause is outside the job"
+    )
     SAME_ERROR_SOON = (
-        "the script failed with the same error at the same place in two short rounds, and reports no steps, so nobody "
-        "knows whether it got on; see --max-futile-rounds"
+        "the script failed with the same error at the same place in two short rounds, and reports no steps, so nobody"
+        " knows whether it got on: mend it, or give --max-futile-rounds 0 if the cause is outside the job"
     )
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 

@@ -36,7 +36,10 @@ def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> N
 
 def release_leaving(run: Run, member: Member, decision: Decision, lost: str = "") -> None:
     """Release a node that leaves because its user or an operator wants that; `lost` says which step is lost with it."""
-    why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
+    drained = decision.cluster.durable.why_drained(run.job, member.node, member.offer.host)
+    why = "left the job, as asked"
+    if drained is not None:
+        why = f"left the job: {drained[1]}; to let it in again: nodeclient undrain {drained[0]}, and start it"
     release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
 
 
