@@ -1,8 +1,8 @@
 """Copies parts of kept state that only one other node has, so that they survive the loss of that node.
 
-The coordinator names the parts to copy until this node has them. The workers are not involved: parts come one after the
-other, within the rate that the user allows. Copies lie in arenas like all kept state (`parts.arenas`), so other nodes
-and the workers of this one get them in the same way.
+The coordinator names each part to copy for as long as this node lacks it. The workers are not involved: parts come one
+after the other, within the rate that the user allows. Copies lie in arenas like all kept state (`parts.arenas`), so
+other nodes and the workers of this node get them in the same way.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class RateLimit:
 
 
 _Wanted = tuple[KeptCopy, int]
-"""A copy that the coordinator wants, which is of several ranks, and one of these ranks."""
+"""An order of the coordinator, which may be about the parts of several ranks, and one of these ranks."""
 
 _Origin = tuple[str, int]
-"""The node that a part comes from, and the part's rank. Failures are counted for these over all steps."""
+"""The node that a part comes from, and the part's rank. Failures are recorded by origin, over all steps."""
 
 
 class _FailedCopies(Struct):
@@ -61,7 +61,7 @@ class _FailedCopies(Struct):
 
     since: float
     problem: str = ""
-    """Why, once the parts count as ones that cannot be copied; empty until then."""
+    """Why these parts cannot be copied; empty as long as a later attempt is expected to succeed."""
 
 
 class Copier:
@@ -86,7 +86,7 @@ class Copier:
     def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
         """Get these copies. Cancel any other, and drop the arenas of copies that have no protected step.
 
-        A finished copy is not among these copies any more: its step is protected.
+        Finished copies are not in `copies` any more. Their arenas stay, because their steps are protected.
         """
         self._run, self._wanted = run, copies
         if self._getting is not None and not self._is_wanted(*self._getting[0]):
@@ -159,9 +159,9 @@ class Copier:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 
     def _record_failure(self, origin: _Origin, error: Exception, now: float) -> None:
-        """Record a failed attempt. Once the part counts as one that cannot be copied, warn the user.
+        """Record a failed attempt, and warn the user if the part cannot be copied.
 
-        That is at once if memory is lacking. After another error, it is once the attempts have failed for `patience_s`.
+        A lack of memory shows that at once; other errors do once the attempts have failed for `patience_s`.
         """
         failure = self._failures.setdefault(origin, _FailedCopies(now))
         if isinstance(error, NoMemoryError):

@@ -67,7 +67,7 @@ class KeepResources(Struct, frozen=True):
     """Writes steps to a disk and reads them; None without `--persist`."""
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
-        """Begin to compute the digests of all parts of these kinds; return those that the node's report waits for."""
+        """Begin to compute the digests of all parts of these kinds; return the computations that a report waits for."""
         return self.digests.compute(held.place for held in self.arenas.held() if held.kind in kinds)
 
     def withdraw_damaged(self, held: Held) -> None:

@@ -51,7 +51,7 @@ class ReadyParts:
     received: int = 0
     """How many parts came from other nodes, or from a disk."""
     read: list[Owned] = field(default_factory=list)
-    """The memory of the parts that came from a disk; that of all others is the arenas'."""
+    """The memory of the parts that came from a disk. The arenas own the memory of all other parts."""
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
         """Add the part in a file. This object closes the descriptor."""
@@ -83,7 +83,7 @@ class Restoration:
         self._progress = Progress()
         self.ready = ReadyParts()
         self._problems: dict[PartName, str] = {}
-        """Why parts could not be received so far, of those that are still missing."""
+        """Why each part that is still missing could not be received so far."""
 
     @property
     def problem(self) -> str:
@@ -146,7 +146,8 @@ class Restoration:
             held_there.append(held)
         for file, held_there in by_file.items():
             big, small = any(part.kind is Kind.BIG for part in held_there), any(part.small for part in held_there)
-            self.ready.add(held_there[-1].commit, read_only(file), big=big, small=small)
+            commit = held_there[-1].commit  # the small state comes last, and its commit says whether it is pending
+            self.ready.add(commit, read_only(file), big=big, small=small)
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         disk = self._resources.disk
@@ -202,16 +203,16 @@ class Restoration:
 
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]
-"""Sends its answer to the worker with a local rank, with the descriptors of the parts."""
+"""Sends an answer to the worker with this local rank, together with the descriptors of the parts."""
 
 
 class ResumeAnswers:
     """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
-        """Begin before it is known where to resume; without a round by default, as no worker asks before the first one.
+        """Begin before the resume point of the round is known. `unkept` names the state that was lost with old workers.
 
-        `unkept` names the state that was lost with the last workers.
+        The defaults are for the time before the first round, when no worker asks.
         """
         self._resources = resources
         self._send = send
@@ -239,7 +240,10 @@ class ResumeAnswers:
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get the parts of a resume point; None if the round resumes from none. A later call may name other holders."""
+        """Get the parts of a resume point once it names all holders; None if the round resumes from no step.
+
+        A later call may name other holders.
+        """
         if resume is None:
             self._answer = NOTHING
             self._answer_all()

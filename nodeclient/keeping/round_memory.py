@@ -144,7 +144,7 @@ class MemoryProvider:
         except (NoMemoryError, ArenaError) as error:
             text = f"the state of local rank {local_rank} is not kept: {error}"
             resources.notify(Level.WARNING, text, "state_not_kept")
-            small = []
+            small = []  # the arena for only the small state, if memory suffices for that
             with suppress(NoMemoryError, ArenaError):
                 small = [await reserve(local_rank, ArenaSizes.at_least(0, wanted.small))]
             if not self._closed:

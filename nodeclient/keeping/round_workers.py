@@ -16,7 +16,7 @@ from workerlib.contract.channel_messages import BEFORE_NAMED, HaltAt, Interval, 
 
 
 class SaveRequests:
-    """The requests to save in one round, and the answers to the last one that are missing."""
+    """The requests to save in one round, and the missing answers to the last request."""
 
     def __init__(self, number: int = 0) -> None:
         """Begin without a request; `number` is the number of the last request in the round before."""
@@ -27,7 +27,7 @@ class SaveRequests:
         self.why_not = ""
         """Why none of the workers that were asked has saved its state; empty if one has."""
         self.put_off = False
-        """Whether a script trains on to a step that it chooses before it saves for the last request."""
+        """Whether a script has put off its save for the last request to a later step that it chooses."""
         self._missing: dict[int, int] = {}
         """How many answers are missing from each worker."""
         self._saved = False
@@ -54,7 +54,10 @@ class SaveRequests:
         return not self._missing
 
     def record_save(self, local_rank: int, asked: int) -> bool:
-        """Record that a worker has saved; return whether this completes the answers to the last request."""
+        """Record that a worker has saved; return whether this completes the answers to the last request.
+
+        `asked` is the number of the request that the worker answers; 0 for a save that nobody asked for.
+        """
         self._saved |= asked > 0
         return self.record_answer(local_rank, asked)
 
@@ -68,7 +71,7 @@ class SaveRequests:
     def lose(self, local_rank: int) -> bool:
         """Record that a worker is gone; return whether this completes the answers to the last request."""
         if local_rank in self._missing:
-            self._missing[local_rank] = 1
+            self._missing[local_rank] = 1  # if several answers were missing, none of them will come
         return self.record_answer(local_rank, self.number)
 
     def repeat(self, local_rank: int) -> bool:
@@ -110,13 +113,13 @@ class RoundWorkers:
     intervals: dict[int, Interval] = field(default_factory=dict)
     """How often each worker saves, if it saves at intervals."""
     pageable: str = ""
-    """Why the saves of the first worker that has said so go into memory that is not page-locked."""
+    """Why saves go into memory that is not page-locked, as the first such worker reports; empty before."""
     first_states: dict[int, int] = field(default_factory=dict)
     """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None
-    """Whether all ranks had the same state after that step; None before the coordinator has compared them."""
+    """Whether all ranks had the same state after their first step; None before the coordinator's comparison."""
     unstepped: dict[int, int] = field(default_factory=dict)
-    """The rank of each worker that has trained what it keeps for long without a first `ctx.step`."""
+    """The ranks of the workers that have trained for long without a first `ctx.step`."""
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:

@@ -4,8 +4,8 @@ This module only connects the others of the package: it knows the round, and han
 module that deals with it. Other packages call this module.
 
 Before the node joins, `find_steps_on_disk` is called. In a round the calls come in this order: `carry_out` with the
-`Restore` that begins the round, and `claim_disk`; `listen` when the workers are started, whose messages follow;
-`carry_out` with requests to halt or to save; `record_exit` for each worker; `end_round` and `warn_of_unused_disk`.
+`Restore` that begins the round, and `claim_disk`; `listen` when the workers are started; `carry_out` with requests to
+halt or to save; `record_exit` for each worker; `end_round` and `warn_of_unused_disk`.
 Reports (`complete`) and other effects may come at any time.
 """
 
@@ -64,7 +64,7 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP
 
 UNKEPT_MAX = 8
-"""How many things that a script forgets to keep are named; it forgets one or two."""
+"""The most forgotten things that are named. A script forgets one or two."""
 
 
 class StateKeeper:
@@ -113,13 +113,13 @@ class StateKeeper:
         self._save_s: dict[int, float] = {}
         """How many seconds the last save of each worker took, by local rank."""
         self._disk_unused = uses_disk
-        """Whether there is a disk for kept state, no worker has used any, and the user has not been told so."""
+        """Whether there is a disk for kept state, no worker keeps state, and the user has not been told so."""
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
         self._told_unstepped = False
         """Whether the user was told of workers that never call `ctx.step`."""
-        self._may_listen = True
-        """False once workers could not connect, so that the user is warned of that only once."""
+        self._told_unconnected = False
+        """Whether the user was warned that workers cannot connect."""
 
     @property
     def offer(self) -> Keeper | None:
@@ -184,8 +184,8 @@ class StateKeeper:
     def _tell_alike(self, alike: bool) -> None:
         """Tell the workers whether all ranks are alike, that is, had the same state after their first step.
 
-        Then two workers of each node save it for all; otherwise each saves its own. Each has sent its digest
-        (`FirstState`), and the coordinator has compared those of all nodes.
+        If they are, two workers of each node save the state for all; otherwise each saves its own. The coordinator has
+        compared the digests that the workers of all nodes have sent (`FirstState`).
         """
         self._round.alike = alike
         self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
@@ -219,10 +219,10 @@ class StateKeeper:
         try:
             return {KEEP: self._channel.listen(folder, self._resources.workers, round_number)}
         except OSError as error:
-            if self._may_listen:
+            if not self._told_unconnected:
                 text = f"no state of workers can be kept: they cannot connect to this node: {error.strerror}"
                 self._resources.notify(Level.WARNING, text, "state_not_kept")
-            self._may_listen = False
+            self._told_unconnected = True
             return {}
 
     async def end_round(self) -> None:
@@ -237,7 +237,7 @@ class StateKeeper:
     def warn_of_unused_disk(self, observed: Observed) -> None:
         """Tell the user once that `--persist` is of no use, if the round of this report has trained without it.
 
-        Workers that have neither done a step nor succeeded may have ended before they came to it.
+        Workers that have neither done a step nor succeeded may have ended before they could keep state.
         """
         trained = observed.ended or any(step is not None for step in observed.steps)
         if self._disk_unused and trained:
@@ -245,7 +245,7 @@ class StateKeeper:
             self._disk_unused = False
 
     def warn_of_unstepped(self, observed: Observed) -> None:
-        """Tell the user once that workers never call `ctx.step`. All of a node come to that at almost the same time."""
+        """Tell the user once that workers never call `ctx.step`: all of them report that at almost the same time."""
         ranks = self._round.still_unstepped(observed.steps)
         if ranks and not self._told_unstepped:
             self._told_unstepped = True
@@ -263,28 +263,28 @@ class StateKeeper:
                 return observed
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
         current, answers = self._round, self._answers
-        here = observed.round == current.number
+        is_current = observed.round == current.number
         parts = named_parts(resources.arenas, resources.digests, with_small=not observed.phase.has_workers)
         holding = Holding(
             parts=kept_groups.grouped(kept_groups.merged(parts)),
-            restoring=answers.restoring if here else Restoring.NOTHING,
-            problem=clip(answers.problem, MESSAGE_MAX) if here else "",
+            restoring=answers.restoring if is_current else Restoring.NOTHING,
+            problem=clip(answers.problem, MESSAGE_MAX) if is_current else "",
             interval_steps=current.interval_steps,
             save_s=min(max(self._save_s.values()), DURATION_S_MAX) if self._save_s else None,
             used_bytes=resources.arenas.memory.used_bytes,
             skipped=current.skipped,
-            can_halt=here and len(current.halting) == resources.workers,
-            halts_after=current.halts_after if here else None,
-            writes_checkpoints=here and bool(current.writers),
-            checkpointed=current.checkpointed if here else None,
+            can_halt=is_current and len(current.halting) == resources.workers,
+            halts_after=current.halts_after if is_current else None,
+            writes_checkpoints=is_current and bool(current.writers),
+            checkpointed=current.checkpointed if is_current else None,
             persisted=steps.found,
             unusable=steps.unusable,
             persisting=self.persisting(),
-            first_states=current.named_first_states(resources.workers) if here else (),
+            first_states=current.named_first_states(resources.workers) if is_current else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
             unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
             pageable=clip(current.pageable, MESSAGE_MAX),
-            unstepped=tuple(current.still_unstepped(observed.steps)[:UNSTEPPED_MAX]) if here else (),
+            unstepped=tuple(current.still_unstepped(observed.steps)[:UNSTEPPED_MAX]) if is_current else (),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
 
@@ -345,10 +345,10 @@ class StateKeeper:
 
     # Requests to save
     #
-    # A worker with memory may end before it has saved, while a living one has the same shard of the state, but no
-    # memory. When the connection of the ending one is gone, the request stays open (`awaited`). Once its process has
-    # ended, and writes no more, its memory is lent to the living one (`record_exit`), which is then asked to save
-    # (`_on_reserved`).
+    # A worker with memory may end before it has saved, while a living worker without memory has the same shard of the
+    # state. Then an answer is still awaited after the connection of the first worker is gone (`awaited`). Once its
+    # process has ended, and so writes no more, its memory is lent to the living worker (`record_exit`), which is asked
+    # to save (`_on_reserved`).
 
     def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
         """Ask the workers to save now or after a step; `KeptSaved` follows."""
@@ -366,7 +366,7 @@ class StateKeeper:
     def _lose(self, local_rank: int) -> None:
         """Record that a worker's connection is gone; called again when its process has ended.
 
-        As long as its memory is awaited, to be lent to another worker, its answer is too.
+        While its memory is yet to be lent to another worker, an answer is still awaited.
         """
         self._answers.lose(local_rank)
         self._round.lose(local_rank)
@@ -386,8 +386,8 @@ class StateKeeper:
         """Record that a worker has memory, and repeat the last request to save if the memory is `lent`."""
         self._add_halting(self._round, self._round.keepers, local_rank)
         request = self._round.saves.last
-        # Without memory, the borrower has refused the last request, or was not asked. If that was to halt after a step
-        # (`HaltAt`), it may be past that step.
+        # Without memory, the borrower has refused the last request, or was not asked. A request to halt after a step
+        # (`HaltAt`) is not repeated: the borrower may be past that step.
         if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
             self._channel.send(local_rank, request)
 

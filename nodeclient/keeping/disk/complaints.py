@@ -22,12 +22,12 @@ class Work(Enum):
 
 
 class Complaints:
-    """Warns the user of trouble with the disk, and for each kind of work of nothing twice in a row."""
+    """Warns the user of trouble with the disk, but never twice in a row for the same kind of work and reason."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._last: dict[Work, str] = {}
-        """The reason in the last warning about work that has not succeeded since."""
+        """The reason of the last warning about each kind of work, until that work succeeds."""
 
     def complain(self, work: Work, text: str) -> None:
         """Warn the user, unless the last warning gave the same reason: the text after the first `: `.

@@ -1,7 +1,8 @@
 """Writes files so that each is whole or not there, even after a crash, and reads files without trusting their size.
 
 A file is written under a temporary name, flushed to the disk (fsync) and renamed. Then the folder is flushed, which
-makes the rename durable. All of this may block for ever, so it is for a daemon thread.
+makes the rename durable. All of this may block for ever, so it is for a daemon thread. An `OSError` with the number 0
+says that a file is not as expected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CHUNK_BYTES = 4 << 20
 
 FLUSH_BYTES = 16 << 20
 """How many bytes are flushed at a time. Only flushed bytes count as progress, so a disk that takes minutes to flush a
-whole file would seem to hang. A file server to which a hundred nodes write flushes this many of each in 30 s."""
+whole file would seem to hang. If a hundred nodes write to a file server, it flushes this many for each in 30 s."""
 
 TRIAL_BYTES = 4096
 """The size of the file that is written to check a folder: one block of usual file systems."""

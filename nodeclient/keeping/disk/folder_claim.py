@@ -1,8 +1,8 @@
 """Claims the folder of a job's steps for one run, since two runs that write there would resume from each other's steps.
 
-The nodes of a run hold a shared lock on a file that names the run. A node of another run needs the exclusive lock to
-write its own run there, and so waits until no process of the first run is left. The kernel or the file server releases
-a lock when its process ends. All of this may block for ever, so it is for a daemon thread.
+The nodes of a run hold a shared lock on a file that names the run. To write the name of another run into it, a
+node of that run needs the exclusive lock, and so waits until no process of the first run is left. The kernel or the
+file server releases a lock when its process ends. All of this may block for ever, so it is for a daemon thread.
 """
 
 from __future__ import annotations

@@ -78,9 +78,10 @@ class KnownSteps:
         self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps, the newest first."""
         self.stays: tuple[int, ...] = ()
-        """The serials of older steps that must not be deleted, by the coordinator's last order to commit a step."""
+        """The serials of older steps that must not be deleted, by the coordinator's last order to commit a step. A
+        serial counts the whole steps of a job."""
         self.found: tuple[PersistedStep, ...] = ()
-        """The newest steps that may be read, and those of `stays`: a restarted coordinator learns of these only so."""
+        """The newest steps that may be read, and those in `stays`: they tell a restarted coordinator what stays."""
         self.unusable = ""
         """Why a step on the disk is unusable, for the coordinator; empty if none is known to be."""
 
@@ -115,7 +116,7 @@ class KnownSteps:
         return max((step.serial for step in self.whole), default=0)
 
     def by_folder(self) -> dict[str, Manifest]:
-        """Return the manifests of the steps that may be read, by the names of their folders."""
+        """Return the manifests of the steps that may be read, by folder. A scan does not read these again."""
         return {manifest.of.folder: manifest for manifest in self._manifests.values()}
 
     def manifest(self, disk: DiskStep | None, step: int) -> Manifest | None:
@@ -126,7 +127,7 @@ class KnownSteps:
         """Stop reporting a step that could not be read. With `may_pass`, it is tried again after a pause."""
         key = disk.run, KeptStep(disk.round, step)
         self._unusable.record(key, why, now, may_pass=may_pass)
-        self._manifests.pop(key, None)  # so that the next scan reads its manifest anew
+        self._manifests.pop(key, None)  # so `by_folder` lacks it, and the next scan reads it anew
         self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
         self.unusable = clip(why, MESSAGE_MAX)
 

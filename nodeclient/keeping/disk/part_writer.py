@@ -1,8 +1,8 @@
 """Writes parts of a step from memory of this node into the folder of the step. All functions block.
 
-A part is the state of one rank: its shard of the big state (weights and optimizer), its small state, or both. A worker
-may overwrite it in memory while it is written to the disk. So a check that it is still there follows, and only then the
-note beside the file, without which the file does not count.
+A part is the state of one rank: its shard of the big state (weights and optimizer), its small state, or both. While a
+part is written to the disk, a worker may overwrite it in memory. So the note beside the file, without which the file
+does not count, is written only after a check that the part is still there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workerlib.contract.arena import ALIGNMENT
 from workerlib.contract.manifest import read_layout
 
 RANDOM = "random/"
-"""The prefix of the names of random states in a small state, as in `workerlib.keeping.small_state` (needs torch)."""
+"""The prefix of names of random states in a small state, as in `workerlib.keeping.small_state`, which needs torch."""
 
 
 class PartLostError(OperationalError):

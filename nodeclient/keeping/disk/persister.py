@@ -58,11 +58,11 @@ class Persister:
         self._attempt: PersistAttempt | None = None
         """The attempt to write the step that the coordinator has ordered; None if it has ordered none."""
         self._progress = Progress()
-        """The progress of that attempt, in the stage that it is in; its bytes are those of all stages."""
+        """The progress of that attempt. Each stage has an object of its own, which also counts the bytes before it."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self._claiming: asyncio.Future[None] | None = None
-        """The last attempt to claim the folder. If it takes too long, no other is made, so no other round waits."""
+        """The last attempt to claim the folder. While it hangs, no other one is made, so no later round waits."""
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
 
@@ -110,7 +110,7 @@ class Persister:
             if current is not None:
                 self._attempt = None
                 self._progress.cancel()
-                self.steps.request_scan()
+                self.steps.request_scan()  # the step may be whole by now
         elif current is not None and current.is_for(run, order):
             current.record_order(order)
             self._begin_commit(current)
@@ -166,7 +166,7 @@ class Persister:
             for kind, held in parts:
                 if kind is Kind.BIG:
                     write_big(folder, name, held, progress)
-                elif not held.commit.pending:  # else its rank has not done the step, and resumes with another's
+                elif not held.commit.pending:  # else its rank has not done the step, and resumes with another rank's
                     write_small(folder, name, held, progress, buffers=held.commit.rank in with_buffers)
         except BaseException:
             files = [(CONTENTS[kind], held.commit.rank, held.commit.shard) for kind, held in parts]
@@ -176,7 +176,7 @@ class Persister:
             raise
 
     async def _commit(self, attempt: PersistAttempt, progress: Progress) -> None:
-        """Make the step of an attempt whole, and delete older ones; `progress` gives it up with the attempt."""
+        """Make the step of an attempt whole, and delete older ones, unless `progress` is cancelled meanwhile."""
         folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
@@ -187,7 +187,7 @@ class Persister:
             self._fail(attempt, Work.COMMIT, error)
             return
         self.steps.known.stays = attempt.order.stays
-        await self.steps.scan()  # first: a node that has found the step notices when it is gone
+        await self.steps.scan()  # before the report: only a node that has found the step notices when it is gone
         attempt.record_committed()
         self._complaints.forget(Work.COMMIT)
         self._changed()
@@ -229,7 +229,7 @@ def _commit_and_list(
 ) -> tuple[StepName, set[str]]:
     """Make a step whole; return its name, and the folders of unfinished steps.
 
-    These are listed before the coordinator learns that the step is whole, since then another run may begin.
+    They are listed before the coordinator learns that the step is whole: after that, another run may begin.
     """
     whole = step_folder.commit(job, name, small, progress, command).of
     return whole, step_folder.unfinished(job, whole, progress)

@@ -159,8 +159,9 @@ Noted = TypeVar("Noted", Note, Manifest)
 
 def job_folder(root: Path, job: str) -> Path:
     """Return the folder for the steps of a job, whose name is escaped, and cut if it is too long for a file."""
-    name = quote(job, safe=" +,=@").replace(".", "%2E")
+    name = quote(job, safe=" +,=@").replace(".", "%2E")  # a job may be named `..`
     if len(name) > _NAME_MAX:
+        # A hyphen and a digest make 13 characters.
         name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
     return root / name
 
@@ -252,11 +253,11 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
 
 
 def unfinished(job: Path, name: StepName, progress: Progress) -> set[str]:
-    """Return the names of the folders of steps that earlier attempts than `name` have left unfinished.
+    """Return the names of the folders of steps that attempts before `name` have left unfinished.
 
-    Call it after the `commit` of `name`: until then that folder is unfinished too.
-    Later attempts of its run may be in progress; folders of other runs are left over, since the folder of the job is
-    claimed for this run. Folders that cannot be read are not among them. Raises `OSError` and `WorkCancelledError`.
+    Call it after the `commit` of `name`: until then, its own folder is unfinished too. Later attempts of the same run
+    may be in progress. No attempt of another run is, since the folder of the job is claimed for this run. Folders that
+    cannot be read are left out. Raises `OSError` and `WorkCancelledError`.
     """
     found = set()
     our_run, our_attempt = _run_and_attempt(name.folder)
@@ -288,6 +289,7 @@ def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Pr
 
     All nodes that write do this at the same time, so files may vanish meanwhile.
     """
+    # Only the run and the attempt of these names count.
     failed = {_run_and_attempt(StepName(run, 0, 0, 1, 1, str(attempt)).folder) for attempt in attempts}
     for folder in _folders(job) if failed else ():
         if _run_and_attempt(folder.name) in failed and _lacks_manifest(folder):

@@ -182,7 +182,7 @@ class StepsOnDisk:
             self._notify(Level.WARNING, problem, "state_not_persisted")
         serial_before, before = known.newest_serial, (known.found, known.unusable)
         known.update(whole, problems, asyncio.get_running_loop().time())
-        if known.newest_serial < serial_before and not problems:
+        if known.newest_serial < serial_before and not problems:  # each problem has its own warning
             self._complain_of_loss()
         if (known.found, known.unusable) != before:
             self._changed()
@@ -201,7 +201,7 @@ class StepsOnDisk:
         )
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Return the result of work on the disk; after `STALL_S`, warn the user that it does not answer."""
+        """Return the result of work on the disk; after `STALL_S`, warn the user that the disk does not answer."""
         working = in_thread(work, THREAD)
         done, _ = await asyncio.wait([working], timeout=disk_thread.STALL_S)
         if not done:

@@ -3,7 +3,7 @@
 So stock torch can read the kept state of a job without these programs. A file has the length of its header (8 bytes),
 the header (JSON), and then the tensors, one after the other (https://huggingface.co/docs/safetensors).
 `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files: under `DCP_SHARDING_INFO` it finds which piece
-of a whole tensor each one is. Under `coordinatord` the header lists the pieces in the order and with the torch types
+of a whole tensor each entry is. Under `coordinatord` the header lists the pieces in the order and with the torch types
 that they have in memory, so that a worker gets them back as they were.
 
 No file is trusted: lengths, types and places are compared with each other and with the file's size.
@@ -77,9 +77,9 @@ class TensorFile(Struct, frozen=True):
     """The header, with its length before it. It is padded so that the tensors are aligned."""
     layout: Layout
     """The layout of the place in memory that `spans` refer to. It has all tensors of the place, even if the file has
-    only some. For a file that was read, it is made anew: its tensors are to be read into such a place."""
+    only some. For a file to be read, it is the layout of the place that its tensors are read into."""
     spans: tuple[Span, ...]
-    """The bytes of each tensor in the file, in its order."""
+    """The bytes of each tensor in the file, in the order of the file."""
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
@@ -149,8 +149,8 @@ def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
     """Return the key, type, sizes and offsets of a piece in the header. A type that the format lacks becomes bytes."""
     if piece.dtype in TYPES:
         return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
-    # torch takes entries with one key, in all files, for pieces of one tensor at their offsets. Bytes lie at no offset
-    # of the tensor, so each piece gets a key of its own.
+    # torch takes all entries with the same key, even in different files, for pieces of one tensor at their offsets.
+    # Bytes lie at no offset of the tensor, so each piece gets a key of its own.
     begins = "x".join(map(str, piece.offsets))
     return f"{piece.name}/{piece.dtype}/{begins}", _RAW, [piece.length], [0]
 

@@ -54,7 +54,7 @@ class ArenaMemory:
         self._coming_bytes = 0
         """The bytes that are being allocated, which `available` may still count as free."""
         self._unmapped_bytes = 0
-        """The sizes of their arenas, which are mapped only after that."""
+        """The sizes of the arenas that are being allocated, which are mapped only afterwards."""
         self._reserve_bytes = 0.0
         """The bytes that must remain free on the host, as of the last claim."""
         self._is_closed = False

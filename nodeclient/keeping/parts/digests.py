@@ -30,7 +30,7 @@ class Digests:
         """The computations in progress, by the id of the place object and its commit."""
         self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
         """The digest of the tensors in each place of a shared state, with the commit that it is of. The threads set
-        whole entries, and nothing reads more than one."""
+        whole entries, and nothing reads more than one, so there is no lock."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Digests:
             crc = of_tensors = self._crc32(data)
         whole = place.still_has(commit)
         if whole:
-            place.store_digest(commit, crc if known is None else known)  # `check` compares the bytes with a known one
+            place.store_digest(commit, crc if known is None else known)  # a known one stays, for `check`
             self._of_tensors[place] = commit, of_tensors
         return whole
 

@@ -1,7 +1,7 @@
 """The memory for a part of kept state while this node receives it from another node, or reads it from a disk.
 
-One thread allocates the memory and fills it, while the event loop may cancel the transfer at any moment. So that
-memory is released once, it has one owner at a time: the landing from `room` on, then the caller of `take`. The thread
+One thread allocates the memory and fills it, while the event loop may cancel the transfer at any moment. The memory has
+one owner at a time, so that it is released only once: the landing from `room` on, then the caller of `take`. The thread
 may still fill a place that was released: it holds the mapping, and until that is gone the kernel frees no memory.
 """
 
@@ -59,7 +59,7 @@ class Landing:
         self._memory.claim(sizes, size, demand)
         owned = self._memory.allocate(sizes, size)
         self._own(Landed(commit, owned, is_generation))
-        owned.arena.touch(1)  # so that the data do not cause a fault at each page
+        owned.arena.touch(generations=1)  # so that the data do not cause a fault at each page
         return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
     def _own(self, landed: Landed) -> None:

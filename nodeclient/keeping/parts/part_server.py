@@ -32,8 +32,8 @@ BACKLOG = 1_024
 """All nodes of a large round may connect within a second."""
 
 CONNECTIONS_MAX = 256
-"""The most connections at a time. For another one, the server closes the oldest connection that has not proved the key,
-of the address with the most of these. If all have proved it, the new one is closed, and its peer retries."""
+"""The most connections at a time. For another one, the server closes a connection that has not proved the key: the
+oldest one of the address with the most of them. If all have proved it, the new one is closed, and its peer retries."""
 
 REQUEST_WITHIN_S = 5.0
 """How long a peer has to send its request, which is one packet that TCP may have to repeat."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from workerlib.contract.manifest import BYTES_MARK, Piece, read_layout
 
 _CRC_POLYNOMIAL, _CRC_ONE = 0xEDB88320, 1 << 31
-"""The polynomial of crc32 and the polynomial 1: bits stand for coefficients, the highest one for the constant term."""
+"""The polynomial of crc32 and the polynomial 1: each bit is a coefficient, the highest bit the constant term."""
 
 
 def digests_of(data: memoryview, crc32: Callable[[memoryview | bytes, int], int]) -> tuple[int, int]:
@@ -42,8 +42,8 @@ def _joined_crc32(first: int, second: int, length: int) -> int:
 
 @lru_cache(maxsize=1_024)
 def _shift(length: int) -> int:
-    """Return the polynomial by which a crc32 is multiplied when `length` bytes follow: x to the power of their bits."""
-    power, square = _CRC_ONE, _CRC_ONE >> 8
+    """Return the polynomial that a crc32 is multiplied by when `length` bytes follow: x to the power 8 * `length`."""
+    power, square = _CRC_ONE, _CRC_ONE >> 8  # 1, and x**8 for one byte
     while length:
         if length & 1:
             power = _product(power, square)
