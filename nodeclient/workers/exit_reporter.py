@@ -52,7 +52,7 @@ class ExitReporter:
     def expect_exits(self, *, planned: bool) -> None:
         """Record that the workers are being stopped.
 
-        Exits that follow on a planned stop are diagnosed only if one had failed before.
+        Exits that follow a planned stop are diagnosed only if one had failed before.
         """
         self._are_stopping = True
         if planned and self._diagnoses_left == DIAGNOSES_MAX:  # none has failed
@@ -60,8 +60,8 @@ class ExitReporter:
 
     def record_exit(self, local_rank: int, exit_code: int, pid: int, over_s: float) -> None:
         """Record that a worker has just ended, whose program had been over for `over_s`."""
-        # A worker that is being stopped and has an exit code of its own was about to fail. So may have been one that
-        # SIGTERM ended: after an exception, it takes a while to exit.
+        # A worker that is being stopped and has an exit code of its own was about to fail. One that SIGTERM ended
+        # may have been about to fail, too: after an exception, it takes a while to exit.
         may_have_failed = not self._are_stopping or 0 < exit_code < _SIGNALS_FROM or exit_code == -Signals.SIGTERM
         diagnose = None
         if exit_code != 0 and may_have_failed and self._diagnoses_left > 0:

@@ -49,6 +49,7 @@ except Exception as error:
     sys.exit(1)
 main()
 """
+"""The source text of the guard; `isolated` imports `sys` before it."""
 
 _GUARD = "the guard, which ends the workers should this process be killed"
 
@@ -141,7 +142,7 @@ class Guard:
     async def watch(self, warn: Callable[[str], None]) -> None:
         """Replace the guard whenever it ends or is stopped, until cancelled.
 
-        `warn` gets a text each time, except for the same one again in `REPLACED_EVERY_S`.
+        `warn` gets a text each time, but not the same text again within `REPLACED_EVERY_S`.
         """
         said = ""
         while True:

@@ -13,11 +13,11 @@ import sys
 from nodeclient.workers.process_tree import UnkillableError, kill_marked
 
 READY = b"\n"
-"""The guard's only output. Once it is written, the nodeclient may die."""
+"""The guard's only output. Once it is written, the guard ends the workers if the nodeclient dies."""
 
 
 def main() -> None:
-    """Wait until stdin ends, kill all processes with the mark, or else exit 1, and then remove the directory."""
+    """Once stdin ends, kill all processes with the mark, and remove the directory; exit with 1 if a process lives."""
     # A signal to a whole process tree or terminal session must not end the guard before the workers.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)

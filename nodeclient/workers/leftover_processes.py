@@ -182,7 +182,7 @@ def _duplicates(leftovers: Mapping[int, Leftover]) -> Iterator[dict[int, int]]:
 def program_of(pid: int) -> str:
     """Return the name of a process's program, from its command line, or else the kernel's name for it.
 
-    One that has ended meanwhile has neither.
+    A process that has ended meanwhile has neither.
     """
     called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
     name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text
@@ -202,7 +202,7 @@ def resource_users(pids: Collection[int], proc: Path = Path("/proc")) -> list[in
 def _listening(proc: Path) -> frozenset[str]:
     """Return the sockets that listen on ports chosen by programs, as the links of descriptors name them."""
     chosen_by_kernel = read_if_there(proc / "sys/net/ipv4/ip_local_port_range").split()
-    first, last = map(int, chosen_by_kernel or (1, 0))
+    first, last = map(int, chosen_by_kernel or (1, 0))  # no port lies between 1 and 0
     return frozenset(
         f"socket:[{columns[SOCKET_INODE]}]"
         for columns in sockets(proc / "self", "tcp", "tcp6")

@@ -25,7 +25,7 @@ from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
 POLL_S = 0.01
-"""How often `dismiss` looks whether its workers have ended. Their pidfds lead to `on_exit`, which tells it nothing."""
+"""How often `dismiss` checks whether its workers have ended. Their pidfds lead to `on_exit`, and not to `dismiss`."""
 
 ContinueWorker = Callable[[int, int, int], None]
 """Makes a parked process enter a round; takes its local rank, and the descriptors of its stdout and stderr."""
@@ -119,7 +119,7 @@ class LocalWorkers:
         """Start the workers; the index of a command and of its streams is the local rank.
 
         The last round must have been swept. For a local rank in `reused`, the function there makes the parked process
-        continue. If that has ended meanwhile, a new one is started, as for all others.
+        continue. If the parked process has ended meanwhile, a new one is started, as for all other local ranks.
 
         Raises `SpawnError` at the first failure; the workers before it live until `sweep` ends them.
         """

@@ -1,7 +1,7 @@
 """Reaps orphans: processes whose parent has ended, and which become children of this one.
 
-That happens to nodeclient as PID 1 of a container, or as a subreaper (prctl(2)), which it is with warm workers. No
-other process would reap orphans, and the container would fill with zombies. Nothing is killed here.
+Nodeclient gets such children as PID 1 of a container, or as a subreaper (prctl(2)), which it is with warm workers. No
+other process would reap them, and the container would fill with zombies. Nothing is killed here.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def reap() -> None:
-        own, ours = os.getpid(), children()
+        own, reaped_elsewhere = os.getpid(), children()
         for status in statuses():
-            if status.parent == own and status.dead and status.pid not in ours:
+            if status.parent == own and status.dead and status.pid not in reaped_elsewhere:
                 os.waitpid(status.pid, os.WNOHANG)
 
     # The loop's `add_signal_handler` does not work: uvloop does not allow it for SIGCHLD.

@@ -35,8 +35,8 @@ _OPENED_SHARE = 4
 behind, and later scans find the rest."""
 
 _SCANS = 2
-"""How often all processes are scanned: for some microseconds within exec, one shows no environment. Where processes are
-killed, so many scans in a row must find nothing."""
+"""How often all processes are scanned: for some microseconds within exec, a process shows no environment. Where
+processes are killed, this many scans in a row must find nothing."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
 """The names of shells. They handle a signal only after the end of their child (POSIX, Shell Command Language, 2.11)."""
@@ -137,7 +137,7 @@ def _handles(pid: int, signum: int) -> bool:
 
 
 def _is_shell(pid: int) -> bool:
-    """Whether a shell runs here, also if it runs a script: the status of that one has the name of the script."""
+    """Whether a process is a shell, even one that runs a script: its status then has the name of the script."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119  # as in `statuses`
     except OSError:

@@ -1,9 +1,8 @@
 """The agent's end of the connections to workers that can enter another round as the same processes.
 
-Such a worker is asked to leave its round. Then it is parked, which means that it waits, until it is sent what it needs
-for the next round, or is dismissed, which means ended. `workerlib.contract.round_messages` has the messages. A
-connection lasts as long as its process, so it outlives rounds. Messages of a worker are not trusted, because it may be
-any program of this user.
+Such a worker is asked to leave its round. Then it is *parked*: it waits until it is sent the data of the next round, or
+is *dismissed*, that is, ended. `workerlib.contract.round_messages` has the messages. A connection lasts as long as its
+process, so it outlives rounds. Messages of a worker are not trusted, because it may be any program of this user.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from workerlib.contract.env import ROUNDS, STACKS
 from workerlib.contract.round_messages import ROUND_CODEC, RoundMessage
 
 FAILED = 1
-"""The exit code of a Python after an error. A worker that leaves its round after one counts as failed with it."""
+"""The exit code of a Python after an error. A worker that leaves its round after an error counts as failed with it."""
 
 _REMOVED = frozenset({STACKS})
 """Variables that a worker removes from its environment when it reads them, so each round sends them again."""

@@ -1,9 +1,8 @@
 """Reads workers' steps from slots: 128 bytes of shared memory for each worker, whose layout workerlib defines.
 
-A worker writes its step into its slot, which costs it next to nothing, and the node reads it when it has a report to
-send. The memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process
-that has it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against
-limits.
+A worker writes its step into its slot at almost no cost, and the node reads the step when it has a report to send. The
+memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process that has
+it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against limits.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Slots:
         )
 
     def _section(self) -> Section | None:
-        """Return the section whose limit is the latest; None if there is none."""
+        """Return the section that reaches its limit last; None if no worker is in a section."""
         known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None
@@ -111,7 +110,10 @@ class Slots:
         return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the known exit codes of the programs that are over, even if their processes live, by local rank."""
+        """Return the known exit codes of the programs that are over, even if their processes live, by local rank.
+
+        A worker writes the code into two bytes. They differ if the code is not known, or not written yet.
+        """
         over = ((rank, slot[CODE_AT]) for rank, slot in enumerate(self._slots()) if slot[OVER_AT])
         codes = ((rank, word.to_bytes(8, sys.byteorder)[:2]) for rank, word in over)
         return {rank: code for rank, (code, again) in codes if code == again}
@@ -133,7 +135,7 @@ class Slots:
             self.file = None
 
     def _read(self) -> None:
-        """Read what workers have written since the last time. A slot that is just being written stays as it was."""
+        """Read all slots. If a worker is just writing a value, the value that was read before stays."""
         for rank, slot in enumerate(self._slots()):
             step, at, check = slot[:CODE_AT]
             if at and step ^ at == check:

@@ -68,6 +68,7 @@ def memory_file(name: str) -> int:
     """Return an empty file in memory, as `os.memfd_create` does, for `seal_size`. Raises `OSError`."""
     if sys.platform == "linux" and hasattr(os, "memfd_create"):
         return os.memfd_create(name, _CLOEXEC_AND_SEALABLE)
+    # By its function: the number of this older call depends on the processor.
     return _call("memfd_create", name.encode(), _CLOEXEC_AND_SEALABLE)
 
 
@@ -78,7 +79,7 @@ def seal_size(file: int) -> None:
 
 def _call(function: str, *arguments: object) -> int:
     """Call a function of the C library in use. Raises `OSError`."""
-    import ctypes  # noqa: PLC0415 - where Python itself has these, the guard does without
+    import ctypes  # noqa: PLC0415 - slow, and not needed if Python has the call
 
     libc = ctypes.CDLL(None, use_errno=True)
     call = getattr(libc, function, None)
