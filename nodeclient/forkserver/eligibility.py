@@ -68,9 +68,9 @@ def is_python(program: str) -> bool:
 
 
 def program_of(argv: Sequence[str]) -> tuple[str, str]:
-    """Return what a Python command runs, after the option for it: none for a script, `-m` for a module, `-c` for code.
+    """Return the option that a Python command runs its program by (`-m`, `-c`, or none for a script), and the program.
 
-    Both are empty for standard input and for another program.
+    Both are empty for standard input, and if the command does not run Python.
     """
     try:
         line = _parse(argv)
@@ -100,7 +100,7 @@ def _parse(argv: Sequence[str]) -> _PythonCommand:
         if word == "-" or not word.startswith("-"):
             return _PythonCommand(tuple(argv[1:index]), "", word, without_hook)
         if word.startswith("--"):
-            index += 2 if word == "--check-hash-based-pycs" else 1
+            index += 2 if word == "--check-hash-based-pycs" else 1  # the only long option with a value
             continue
         for place, option in enumerate(word[1:], start=2):
             value = word[place:] or "".join(argv[index + 1 : index + 2])

@@ -1,6 +1,6 @@
 """The node's side of a parent interpreter: its start, its progress, its forks and its end.
 
-A parent interpreter has imported the modules of `--preload`, and forks workers that so need not import them. Forks for
+A parent interpreter imports the modules of `--preload`, and forks workers, which then need not import them. Forks for
 the next round are made ahead, and wait until they are told which worker they are. `starter` decides when to run a
 parent. `hook` has the code that runs inside it.
 
@@ -58,7 +58,7 @@ FORK_WITHIN_S = 2.0
 """The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, and has a lease of 5 s."""
 
 ROOM_BYTES = 16_384
-"""The extra room in /proc for a worker's environment, which `preload_worker` writes over the parent's. It is longer."""
+"""The extra room in the parent's environment, over which `preload_worker` writes a worker's longer one in /proc."""
 
 END_WITHIN_S = 5.0
 """How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a
@@ -314,7 +314,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
             MARK_VARIABLE: mark,  # not that of the workers, because the interpreter outlives the sweep of a round
         },
         stdin=subprocess.DEVNULL,
-        stdout=2,  # what modules print during their import is no output of a worker
+        stdout=2,  # modules may print during their import, and that is no output of a worker
         pass_fds=(settings["socket"],),
         start_new_session=True,
         preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`

@@ -64,7 +64,7 @@ class WorkerStarter:
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
         """Why a worker that starts without a parent is cold; None if no parent is wanted. The node joins no round
-        before the first parent is ready or has failed. So the initial text means that it has just ended."""
+        before the first parent is ready or has failed. So the initial text means that a parent has ended."""
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
         self.settled = asyncio.Event()

@@ -48,8 +48,8 @@ _IONBF = 2
 """The value in stdio.h for a stream without a buffer."""
 
 DESCRIPTOR_MIN = 200
-"""The lowest descriptor that is left open, as in `workerlib/responder.py`. If the script has closed its stdout, a lower
-one could have that number."""
+"""The lowest number of a descriptor that is left open, as in `workerlib/responder.py`. If the script has closed its
+stdout, a lower number could be that of stdout."""
 
 _NEVER_S = 1e6
 """A switch interval so long that another thread gets Python's lock only while this one waits."""
@@ -67,7 +67,7 @@ class Ending:
         self._worker = 0
         """The process id of the worker; 0 in the parent."""
         self._is_script = False
-        """Whether the program is a script: only of these does Python show how they ended, see `_exit_code`."""
+        """Whether the program is a script: Python shows only of a script how it has ended, see `_exit_code`."""
         self._preloaded = frozenset[str]()
         atexit.register(self._end)
 

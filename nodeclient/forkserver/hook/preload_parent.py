@@ -247,7 +247,7 @@ def _tasks() -> set[str]:
 
 
 def _name_of(task: str) -> str:
-    """Return the kernel's name of a thread; empty if it has ended."""
+    """Return the kernel's name of a thread, or "without a name" if it gets none in time; empty if it has ended."""
     until = time.monotonic() + NAMED_WITHIN_S
     try:
         while (name := _comm(task)) == _comm(str(os.getpid())):
