@@ -23,7 +23,7 @@ CHECK_S = 1.0
 
 
 class LogFileErrors:
-    """Warns once that the log files of a round cannot be written, and at the end of each file what it lacks."""
+    """Warns once that the log files of a round cannot be written, and at the end of each file how much it lacks."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn

@@ -51,7 +51,7 @@ class InterruptFilter(Sink):
         self._exception_line = b""
         """The last line of the current traceback, which has the exception; empty before it comes."""
         self._partial = b""
-        """The incomplete line after these."""
+        """The incomplete line after the chain."""
         self._buffered = 0
         """The number of all buffered bytes."""
         self._ended = False
@@ -97,7 +97,7 @@ class InterruptFilter(Sink):
             self._sink.end()
 
     def on_exit(self, exit_code: int) -> None:
-        """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is that of `subprocess`.
+        """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is as in `subprocess`.
 
         If these are buffered, `end` has left the sink open for them.
         """

@@ -20,8 +20,8 @@ LINE_BYTES_MAX = 2 * 1024 * 1024
 """The limit of a line, and so of a stream's memory: people print lines half as long on purpose."""
 
 INVISIBLE_BYTES_MAX = 256
-"""The limit of an incomplete line that counts as invisible, in bytes: it may only end a colour, or show the cursor. It
-is examined each time that it grows, so a longer one is shown unexamined."""
+"""The limit of an incomplete line that counts as invisible, in bytes: one that ends a colour, say, or shows the cursor.
+A line is examined each time that it grows, so a longer one is shown unexamined."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
 """Colours and terminal modes (ECMA-48, SGR, SM and RM), which move nothing."""

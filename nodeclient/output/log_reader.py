@@ -128,7 +128,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
 def _start_of_last(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
     """Return where the wanted last bytes or lines begin, and whether some of these lines are too far back.
 
-    Both limits count: a log begins at the later one of `last_lines` and `last_bytes`.
+    If both limits are given, the one that begins later counts.
     """
     end = files[-1].start + files[-1].size
     least = max(0, end - wanted.last_bytes)

@@ -30,8 +30,8 @@ FLUSH_WITHIN_S = 5.0
 """How long a terminal or a pipe may accept nothing at the end: a stopped terminal must not keep a job alive."""
 
 FOLLOWERS_MAX = 16
-"""The limit of earlier streams that follow one of a staying worker: each is open in a child process of the worker. A
-script that copies its stdout in each round must not use up our descriptors."""
+"""How many earlier streams of a staying worker may follow its present one: each is open in a child process of the
+worker. A script that copies its stdout in each round must not use up our descriptors."""
 
 STOP_WITHIN_S = 30.0
 """How long the thread may take to end, for a slow reader or a hung file system."""

@@ -55,9 +55,9 @@ class WorkerStream:
         self.number = 0
         """The number of this stream in the order of all streams, which the pump sets."""
         self.blocked_since = 0
-        """A number from the counter of `number`, set when the stream began to wait for room; 0 if it does not wait."""
+        """A number that says when the stream began to wait for room, from the same counter; 0 if it does not wait."""
         self.flush_at = 0.0
-        """When to flush the sinks, by `time.monotonic`; valid while one needs it."""
+        """When to flush the sinks, by `time.monotonic`; valid while a sink needs that."""
         self.followers: list[WorkerStream] = []
         """The streams of earlier rounds whose bytes go to the sinks of this one; the pump updates the list."""
         self._sinks = sinks
@@ -130,7 +130,7 @@ class Raw(Sink):
 
 
 class Prefixed(Sink):
-    """Passes a stream in whole lines, each with a prefix.
+    """Passes a stream in whole lines, each with a prefix; `lines` says what a piece is.
 
     A text that overwrites itself, such as a progress bar, shows each state in the live line of a terminal. A file or a
     pipe gets a state now and then, and the last one.

@@ -161,7 +161,7 @@ class TerminalWriter(ByteQueue):
         self._unfinished = None
 
     def write_pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
-        """Write complete pieces of one stream, each with the prefix. The first may end a line begun before.
+        """Write complete pieces (see `lines`) of a stream, each with the prefix. The first may end a line begun before.
 
         Return the text that the next piece will overwrite; a terminal shows it already.
         """
@@ -193,7 +193,7 @@ class TerminalWriter(ByteQueue):
             self.put(self._fresh_line())
 
     def draw_live(self, prefix: bytes, text: bytes) -> None:
-        """Draw a line that the next output erases, or erase it; nothing is drawn if the terminal is too slow."""
+        """Draw the live line, or erase it if `prefix` and `text` are empty; do nothing if the terminal is too slow."""
         if not (prefix or text):
             self.put(self._clear_live())
             return
