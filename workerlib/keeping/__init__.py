@@ -24,7 +24,7 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
 * It connects to nodeclient by one Unix socket, and starts the thread `workerlib-keep`, which reads from it until the
   process ends or leaves its round. When the round breaks, this thread copies the state, if training is between two
   steps. Without a GPU, a timer thread maps the pages of new memory once.
-* It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets another one.
+* It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets a larger one.
 * It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. It registers a
   forward hook on each module, unless no other rank has the same state, and a function with atexit, to save at the end
   of Python. They are removed when training ends.
@@ -48,7 +48,7 @@ to those that torch trusts in a pickle.
 Where nodeclient offers this memory, `init` sets three variables of torch's NCCL, so that torch does not end the process
 when a collective fails. A value of the user's stays.
 
-A script that calls none of these has none of this but the variables. To switch it off in a script as it is, start
+In a script that calls none of these, only the variables are set. To switch all of this off in a script as it is, start
 nodeclient with `--keep-memory 0`: then `ctx.keep` only checks the objects and returns -1, a save of `KeptWriter` is
 left out with a warning, `should_checkpoint` is a collective as under torchrun, and `init` sets no variable.
 """

@@ -2,11 +2,12 @@
 
 How much a state needs is not known when training begins: most optimizers make theirs in the first step, and some states
 grow. So the worker requests an arena when training begins, after the first step, and when its state outgrows the arena.
-Training waits for the answer before its first step, and when the state has outgrown the arena, but not for long.
-Otherwise it goes on. The small state of the last step waits with the request, and is written when the arena is there.
+Before the first step, and when the state has outgrown the arena, training waits for the answer, `WITHIN_S` at most.
+After the first step it goes on. The small state of the last step is stored with the request, and is written when the
+arena has come.
 
 The training thread calls `want`. The thread that reads from nodeclient calls `receive` or `refuse`, and then `finish`.
-The lock of the state keeps a new request from coming between `receive` and `finish`.
+The keeper's `StateLock` keeps training from a new request between `receive` and `finish`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from workerlib.keeping.small_state import SmallSnapshot
 LOG = logging.getLogger("workerlib.keeping")
 
 WITHIN_S = 1.0
-"""How long training waits for an answer at most. One takes milliseconds, unless much of the memory is new."""
+"""How long training waits for an answer at most. An answer takes milliseconds, unless much memory is made for it."""
 
 SLACK = 8
 """The divisor for the slack of a generation: at first it gets an eighth more than it needs. Most states never grow."""
@@ -48,10 +49,10 @@ class ArenaRequest:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
         self.shard = 0, 1
-        """The number of the shard that this worker saves, and how many shards there are; all of the state at first."""
+        """The number of the shard that this worker saves, and how many shards there are; at first one, of all state."""
         self.arena: Arena | None = None
         self.refused = False
-        """Whether no further request is made: nodeclient has no memory, or memory is no longer useful."""
+        """Whether no further request is made: nodeclient has no memory, or state cannot be kept any more."""
         self.answered = threading.Event()
         """Set by `finish` when the answer to the last request was handled."""
         self._waiting: WaitingState | None = None
@@ -62,10 +63,10 @@ class ArenaRequest:
     def want(self, big: int, small: int, step: int, snapshot: SmallSnapshot) -> None:
         """Request places of `big` and `small` bytes, unless they exist, or a request is pending or was refused.
 
-        `snapshot` is the small state of `step`. It waits for the memory instead of that of an earlier step.
+        `snapshot` is the small state of `step`. It waits for the memory, in place of that of an earlier step.
         """
         held = self.arena.sizes if self.arena is not None else None
-        # `small` has room for `rest` twice, so that it may grow; this step needs it once.
+        # `small` has room for twice `rest`, the values as JSON, so that they may grow; this step needs `rest` once.
         suffices = held is not None and held.small >= small - len(snapshot.rest) and held.generation >= big
         if suffices or self.refused:
             return
@@ -99,7 +100,7 @@ class ArenaRequest:
         return "there is no memory for it" if self.refused else "its memory is not there yet"
 
     def await_growth(self) -> None:
-        """Wait for memory if the state has outgrown its arena, as `await_answer` does: before, no step can be saved."""
+        """Wait as `await_answer` does if the state has outgrown its arena: without memory, no step can be saved."""
         if self.awaited and self._has_outgrown:
             self.await_answer()
 
@@ -108,7 +109,7 @@ class ArenaRequest:
         self.answered.wait(WITHIN_S)
 
     def refuse(self, why: str) -> None:
-        """Record that there is no memory, or that it is no longer useful."""
+        """Request no memory from now on: nodeclient has none, or state cannot be kept any more."""
         if not self.refused:
             LOG.warning("the state of this worker is not kept: %s", why)
         self.refused = True

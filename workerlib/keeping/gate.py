@@ -83,7 +83,7 @@ class DeviceQueue:
         """Begin to lock the pages of memory for copies. `report` is told why copies stay slow, if that fails."""
         if self._page_locks is not None:
             self._page_locks.lock(generations, report)
-        elif any(generations):  # another worker may save the big state
+        elif any(generations):  # all are empty if another worker saves the big state
             report(self._unlockable)
 
     @property
@@ -161,14 +161,15 @@ CHECK_S = 1.0
 """The pause between two checks whether a process group has failed, while a worker waits."""
 
 FAILURE_CHECKS = 10
-"""How many such checks in a row a failed group has to fail, before the worker ends by itself. nodeclient ends a round
+"""How many such checks in a row have to find a failed group before the worker ends by itself. nodeclient ends a round
 within a second of a death. If no process has died, as when a network fails, only this worker may notice."""
 
 
 class Gate:
     """Waits for the work that training has queued on the GPU, as the three rules of this module say.
 
-    The training thread opens the gate before the first change of a step, and the thread that saves waits for its end.
+    The training thread opens the gate before the first change of a step, and the thread that saves waits for the end of
+    that step.
     """
 
     def __init__(self, queue: DeviceQueue, groups: TorchGroups | None = None, *, has_peers: bool = True) -> None:
@@ -203,7 +204,7 @@ class Gate:
     def record_end(self) -> bool:
         """Record that all work of a step is queued; return False if the step does not count.
 
-        The training thread calls this. It waits as `open` does if the step may depend on later collectives.
+        The training thread calls this. It waits as `open` does if collectives were queued after the gate was opened.
         """
         is_local = not self._has_peers or (
             self._begun_at_opening is not None and self._begun_at_opening == self._groups.begun_count()

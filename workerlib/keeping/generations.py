@@ -34,7 +34,7 @@ SAMPLE = 4
 whatever trains changes nearly all of them, and each one costs time at each step."""
 
 HEAD = 4096
-"""How many elements of each of these tensors are compared where no change of a tensor is counted."""
+"""How many elements of each of these tensors, its head, are compared where torch has counted no change of a tensor."""
 
 
 _Version = tuple[weakref.ref[torch.Tensor], int, int]
@@ -84,7 +84,7 @@ class GenerationWriter:
         self._learning: list[_Version] = []
         """All tensors that require gradients, at the last call of `has_trained`, or before the first step."""
         self._head_digest = 0
-        """A digest of the heads of the sample when `has_trained` last compared them, until `is_trained`."""
+        """A digest of the heads of the sample, as of the last comparison by `has_trained`; unused once `is_trained`."""
         self._queue = queue_of(tensor for _, tensor in self.tensors()) if queue is None else queue
         """The queue of the GPU that has the state; None if the host has it."""
         collectives = queue_of_collectives(self._queue)
@@ -181,7 +181,7 @@ class GenerationWriter:
             return True
 
     def has_trained(self) -> bool:
-        """Whether training has changed a tensor that requires gradients since the last call, or put in another one.
+        """Whether training has changed or replaced a tensor that requires gradients since the last call.
 
         Without such tensors this is always true: no gradients can be summed up. torch counts no writes to `.data`. So
         the bits of the sample are compared too, which waits for a GPU, until torch has counted a change in this round.

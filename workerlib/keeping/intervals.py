@@ -23,19 +23,19 @@ SHARE_MAX = 0.01
 
 DIGESTS_SHARE_MAX = 0.003
 """The part of training's time that digests of the state may take if the next one takes as long as the last. On a busy
-host it may take longer, and all of them are to stay below half a percent."""
+host the next one may take longer, and all digests are to stay below half a percent."""
 
 HEARD_S = 1.5
 """The least time between two saves where several nodes have to agree on a step, and between two digests, in seconds. A
-node reports once a second. A step that one has overwritten before all have reported it can be neither agreed on nor
-compared.
+node reports once a second. If one node overwrites a step before all have reported it, they can neither agree on it nor
+compare it.
 """
 
 STEPS_FIRST = 4
 """The interval of saves until one is timed. It is short, so that a round that breaks early has a saved step."""
 
 WEIGHT = 0.2
-"""The weight of the last step in the moving average of a step's time, on which one evaluation must not count much."""
+"""The weight of the last step in the moving average of a step's time: low, so that one evaluation counts little."""
 
 
 class SaveInterval:

@@ -24,8 +24,8 @@ class KeepChannel(AgentChannel[Message]):
         """Send a message, as `AgentChannel.report` does; leave out one that `is_renewed` while many are unread.
 
         Workers send these for as long as they train. If nodeclient stood still for a while, they would fill the
-        channel, and the next message would end it. An interval comes again only if it changes, so the last one that was
-        left out goes before the next message of these that is sent.
+        channel, and the next message would end it. An interval is not reported again unless it changes, so the last one
+        that was left out is sent before the next of these messages.
         """
         if not is_renewed(message):
             super().report(message)

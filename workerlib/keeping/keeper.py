@@ -175,7 +175,7 @@ class StepKeeper:
         if halt is not None and not self._lock.is_final:
             self._acquire_for_training()
             self._save_last_step(halt)
-            if self.is_reused:  # its script does nothing between the rounds; others go on, and block at the next step
+            if self.is_reused:  # it does nothing between rounds; another script goes on, and blocks at its next step
                 self._stand_still()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -208,6 +208,7 @@ class StepKeeper:
             self._channel.report(Unstepped(self._environment.rank))
 
     def _after_forward(self, *_: object) -> None:
+        """Save the small state as pending; do nothing where torch.compile traces this hook."""
         if torch.compiler.is_compiling() or self._has_ended:
             return
         self._lock.check_in_round()
@@ -263,7 +264,7 @@ class StepKeeper:
         """Save the last step of the round, unless that is done already; the script then writes a checkpoint of it."""
         if not self._lock.is_final:
             self._acquire_for_training()
-            self._save_last_step(HaltAt(0, self._saver.last_step))
+            self._save_last_step(HaltAt(number=0, step=self._saver.last_step))  # 0: it answers no order
 
     def _save_after_end(self, halt: HaltAt) -> None:
         """Save the last step of the round after training has ended."""
@@ -292,7 +293,7 @@ class StepKeeper:
     def close(self, *, failed: bool) -> None:
         """Save the state, if possible, when training ends: when it is done, or early by an error or a request.
 
-        The node may still ask for it as long as this process lives, and gets an answer at once.
+        As long as this process lives, the node may still ask for a save, and gets an answer at once.
         """
         if self._has_ended:
             return
@@ -300,13 +301,13 @@ class StepKeeper:
         in_step = self._end_training()
         if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
             self._channel.report(Unstepped(self._environment.rank))
-        # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.
+        # Within a step this thread has the lock already, and `save` below only reports why nothing can be saved.
         has_lock = in_step or (not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S))
         if has_lock and not (in_step or failed):
             self._saver.accept_last_changes()
         self.planned_end.end_training()  # from now on the other thread saves too
         if not has_lock:
-            return  # the last step is saved, or the other thread has begun to save it and does not come to an end
+            return  # the last step is saved, or the other thread has begun to save it and does not finish
         try:
             # As the last save of the round, it may overwrite the newest saved step. After a failure with unique state,
             # nothing is saved: the process may be ended meanwhile, and nobody else has that step.

@@ -62,7 +62,7 @@ class KeptContainer(Adapter):
             _merge(present, kept)
 
     def discard_step(self) -> None:
-        """Remove the tensors that were added to dicts since `keep`, which makes those again that a step has."""
+        """Remove the tensors that were added to dicts since `keep`; the next `keep` makes those that its step has."""
         if not self._is_tensor:
             _drop_tensors(self._root[self._name], self._name, self._first)
 
@@ -94,7 +94,7 @@ def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
     """Put a tensor at its path in a dict or list that has everything but its tensors.
 
     Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots. If it begins
-    with the key of a dict or list, it leads into that one; the first one counts.
+    with the key of a dict or list, the rest is the path within that; the first such key counts.
     """
     if isinstance(container, list):
         head, _, rest = path.partition(".")
@@ -113,8 +113,8 @@ def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
 def _without_tensors(value: Any) -> Any:
     """Return a dict or list without its tensors.
 
-    None takes the place of a tensor in a list, so that the others keep their numbers, and under a key that is no text,
-    since a path has keys only as texts.
+    In a list, None takes the place of a tensor, so that the other items keep their numbers. In a dict it does so under
+    a key that is no text: a path has only texts, and `_put` finds the key itself here.
     """
     if isinstance(value, dict):
         return {

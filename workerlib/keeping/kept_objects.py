@@ -93,7 +93,7 @@ class KeptModule(Adapter):
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its parameters. Raises `KeptStateError` if the module has other ones, or other buffers, than at `keep`.
 
-        `fully_shard` itself replaces its parameters during a forward.
+        Sharded parameters are not compared, since `fully_shard` replaces them during a forward.
         """
         present = _contents(self.module)
         if len(present) != len(self._contents) or any(map(_is_other, present, self._contents)):
@@ -135,7 +135,7 @@ class KeptModule(Adapter):
             submodule.set_extra_state(from_plain(kept[path]))
 
     def discard_step(self) -> None:
-        """Drop the gradients and later buffers; reset `training` and `requires_grad` to their values at `keep`."""
+        """Drop the gradients and the buffers made since `keep`; reset `training` and `requires_grad` as of then."""
         for parameter, learns in self._learning:
             parameter.grad = None
             parameter.requires_grad_(learns)
@@ -146,7 +146,7 @@ class KeptModule(Adapter):
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Return the keys and parameters of a module, submodule by submodule; None for the buffers of its state dict."""
+    """Return the keys and parameters of a module, and the keys of the buffers of its state dict with None."""
     contents: list[tuple[str, Any]] = []
     for each in module.modules():
         contents += each._parameters.items()  # noqa: SLF001 - no public method lists one module's own, with None
@@ -155,7 +155,7 @@ def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def _is_other(present: tuple[str, Any], before: tuple[str, Any]) -> bool:
-    """Whether a key has changed, or its parameter; a sharded one stands for itself, see `KeptModule.big_tensors`."""
+    """Whether a key or its parameter is another one; sharded ones are not compared, see `KeptModule.big_tensors`."""
     return present[0] != before[0] or (present[1] is not before[1] and not is_sharded(before[1]))
 
 
@@ -185,7 +185,7 @@ class KeptOptimizer(Adapter):
         self._value_entries: list[tuple[str, str]] = []
         """The parameter and key of each value entry."""
         self._nested_tensors: dict[str, torch.Tensor] = {}
-        """The tensors within these entries by name, when they were last read."""
+        """The tensors within value entries by name, as of the last call of `values`."""
         self._targets: dict[str, torch.Tensor] = {}
         """The tensors to fill, by name."""
         self._new_state: dict[str, dict[str, Any]] = {}
@@ -198,7 +198,7 @@ class KeptOptimizer(Adapter):
         self._name_parameters()
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name. A save calls `values` first: it finds value entries and tensors in them."""
+        """Yield its big tensors by name. A save calls `values` first, to find value entries and their tensors."""
         values = set(self._value_entries)
         for name, parameter in self._parameters.items():
             for key, value in self._state_of(parameter).items():
@@ -386,7 +386,7 @@ class _GroupOptions:
         return self._values
 
     def discard_added(self) -> None:
-        """Remove the groups and options that were added since `keep`, which adds those again that a step has."""
+        """Remove the groups and options added since `keep`; the next `keep` adds those that its step has."""
         groups = self._optimizer.param_groups
         del groups[len(self._first_keys) :]
         for group, keys in zip(groups, self._first_keys, strict=False):  # a script may have removed groups
@@ -403,12 +403,12 @@ class KeptStateful(Adapter):
         self._name = name
         self._stateful = stateful
         self.changes_late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
-        # state_dict() of torchdata's StatefulDataLoader iterates over the samples from before `set_epoch`.
+        # state_dict() of torchdata's StatefulDataLoader begins an iteration, with the samples from before `set_epoch`.
         self.iterates_when_read = isinstance(stateful, Iterable)
         self._nested: dict[str, torch.Tensor] = {}
         """Its large tensors, when its values were last read."""
         self.seen: set[Hashable] = set()
-        """All of its tensors at that time, by `memory_of`: a state dict has tensors of its own."""
+        """All of its tensors at that time, by `memory_of`: a state dict has other objects of the same memory."""
         self.is_empty = False
         """Whether its state dict was empty then. A disabled gradient scaler does not count as empty."""
         self._targets: dict[str, torch.Tensor] = {}

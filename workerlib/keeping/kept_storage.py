@@ -6,10 +6,10 @@
     if reader.step >= 0:
         dcp.load(state, storage_reader=reader)
 
-A writer saves all state of this rank into the memory of its node, from where the next round loads it. torch's global
-plan saves state that several ranks have only once, which is lost with its node. So a writer goes by the rank's own
-plan. A save that lacks memory is left out with a warning, and training goes on. torch pickles each value that is not a
-tensor; a pickle may have only types that torch trusts, numpy's, and a few of Python's.
+A writer saves all state of this rank into the memory of its node, from where the next round loads it. In torch's global
+plan, only one rank saves state that several have, and its node may be lost. So a writer goes by the rank's own plan. A
+save that lacks memory is left out with a warning, and training goes on. torch pickles each value that is not a tensor;
+a pickle may have only types that torch trusts, numpy's, and a few of Python's.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class _StorageConnection:
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
         self.last_step = -1
+        """The step of the last save; -1 before the first one."""
         if KEEP in os.environ:
             checkpoints.check_unused(_USED_BY)
         self._channel = connect_if_offered(self.environment)
@@ -241,7 +242,7 @@ class _WithoutNames:
 
 
 class KeptWriter(_WithoutNames, StorageWriter):
-    """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks.
+    """Saves a state dict into the memory of this node, as the state of a step; all ranks give the same step.
 
     torch calls `prepare_local_plan` on each rank, `prepare_global_plan` on one rank, with the plans of all, and then
     `write_data` on each rank, with the global plan. By then, a shared item is in the plan of only one rank. So a rank
@@ -427,7 +428,7 @@ def _check_pickle(name: str, pickled: bytes) -> None:
 
 @cache
 def _trust_common_types() -> None:
-    """Add types that states of samplers and schedulers have to those that torch trusts in a pickle, in this process.
+    """Have torch trust common types in a pickle, in this process: those in states of samplers and schedulers.
 
     To make a value of these types runs no code of others.
     """

@@ -52,7 +52,8 @@ class CudaDriver:
     def lock(self, address: int, length: int) -> str:
         """Lock pages; return why that failed, empty if it did not."""
         self._enter()
-        code = self._library.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_uint(0))
+        no_flags = ctypes.c_uint(0)
+        code = self._library.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(length), no_flags)
         text = ctypes.c_char_p()
         if code:
             self._library.cuGetErrorString(code, ctypes.byref(text))
@@ -152,7 +153,7 @@ class PageLocks:
 
 @cache
 def page_locks() -> PageLocks:
-    """Return those of this process, for the GPU that is current at the first call. Raises as `CudaDriver`."""
+    """Return the page locks of this process, for the GPU that is current at the first call. Raises as `CudaDriver`."""
     if mmap.PAGESIZE != PAGE_BYTES:
         raise OSError(f"an arena is made of pages of {PAGE_BYTES} bytes, and those of this host have {mmap.PAGESIZE}")
     return PageLocks(CudaDriver())

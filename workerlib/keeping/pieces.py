@@ -121,8 +121,8 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
 
 
 GAPS_MAX = 16
-"""How many times the memory of its elements a restored tensor may take. One that would take more, such as a column of a
-wide matrix, is made without the gaps between its elements."""
+"""A restored tensor takes at most this many times the memory of its elements. If it would take more, as a column of a
+wide matrix does, it is made without the gaps between its elements."""
 
 
 class SavedTensors:
@@ -143,7 +143,7 @@ class SavedTensors:
         return list(self._pieces)
 
     def data(self, name: str, offsets: Sequence[int] | None = None) -> torch.Tensor:
-        """Return the data of the piece at these offsets; None for a tensor that was saved whole."""
+        """Return the data of the piece at these offsets; without offsets, those of a tensor that was saved whole."""
         return self._pieces[name][(0,) * len(self.shape(name)) if offsets is None else tuple(offsets)][1]
 
     def metadata(self, name: str) -> Any:
@@ -225,7 +225,7 @@ class SavedTensors:
 
 
 def _is_compact(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements with these strides do not overlap in memory, and do not lie far apart."""
+    """Whether elements with these strides do not overlap in memory, and do not lie far apart; False without strides."""
     room = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):
         if size > 1 and stride < room:

@@ -194,6 +194,7 @@ def _dtype(name: str) -> torch.dtype:
 
 def _of_numpy(value: Any, path: str) -> Any:
     if type(value).__module__ == "numpy":
+        # A number of numpy: unlike it, an array of the shape () has `__len__`.
         if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape == () and not hasattr(value, "__len__"):
             item = value.item()
             if type(item).__module__ != "numpy":  # numpy's `longdouble` has no form in Python

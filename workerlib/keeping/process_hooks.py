@@ -92,9 +92,9 @@ def after_closure(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return an optimizer's arguments with a closure that ends with `call`; None if `call` must come before the step.
 
-    A closure runs forward and backward, whose collectives may hang when a peer dies. No parameter has changed until
-    then, so the last step can still be saved, and `call` comes after them. That holds for torch's own optimizers, which
-    change nothing before the closure first returns. Others may, such as sharpness-aware ones (SAM).
+    A closure runs forward and backward, whose collectives may hang when a peer dies. torch's own optimizers change
+    nothing before the closure first returns, so the last step can still be saved until then, and `call` comes only
+    then. Other optimizers may change parameters before, such as sharpness-aware ones (SAM).
     """
     optimizer, *others = args
     closure = others[0] if others else kwargs.get("closure")

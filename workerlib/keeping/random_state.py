@@ -1,9 +1,9 @@
 """Reads and restores the random state of a process: Python's, numpy's and torch's, on the CPU and on the GPU.
 
-Each small state has it, and one may be saved after each forward, before the optimizer's step and at the end of a step.
-So a read has to be cheap. The functions of Python and numpy make an object of each word (0.02 ms and 0.1 ms, and
-several times that after training has used the caches). So the words are read from memory, which takes a microsecond.
-Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the number of those that are used.
+Each small state has it, and such a state may be saved after each forward, before the optimizer's step and at the end of
+a step. So a read must be cheap. The functions of Python and numpy make an object of each word (0.02 ms and 0.1 ms, and
+several times that when the caches are cold). So the words are read from memory, which takes a microsecond. Both
+generators are a Mersenne Twister, and are kept in the same form: 624 words, and the number of those that are used.
 """
 
 from __future__ import annotations

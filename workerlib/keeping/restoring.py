@@ -211,7 +211,7 @@ def _fitting(name: str) -> Iterator[None]:
 def _with_late_buffers(
     objects: Mapping[str, Adapter], own: SmallState, lowest: SmallState
 ) -> Mapping[str, torch.Tensor]:
-    """Return a rank's own buffers, but the lowest rank's for late ones, unless those do not fit this rank's modules."""
+    """Return a rank's own buffers, but as late ones the lowest rank's where these fit this rank's modules."""
     buffers = {**own.buffers}
     present = {name: mapping[key] for adapter in objects.values() for name, mapping, key in adapter.buffer_places()}
     for name in own.late_buffers:

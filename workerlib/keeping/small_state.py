@@ -1,14 +1,14 @@
 """Writes and reads the small state of a step: buffers, random state and values, of which each rank has its own.
 
-When a rank dies, others mostly have the same big state, and save it then. Its small state is nobody else's. So that is
-written at the end of each step, into the small places of the arena in turn.
+When a rank dies, others mostly have the same big state, and save it then. No other rank has its small state. So each
+rank writes that at the end of each step, into the small places of the arena in turn.
 
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
 within the step, as *pending*: after each forward, since the backward contributes, and before the optimizer's step. Its
-buffers and random state are those of the end of the step already. Values may still change, such as a count after the
-backward, or a scheduler's step number, and are left out then. Few buffers change late, such as the count of averages
-of torch's `AveragedModel`, and are named. A rank that resumes from its pending state takes both from another rank's
-small state at the end of that step (`restoring.restore_objects`).
+buffers and random state are those of the end of the step already. It leaves out values that may still change, such as a
+count after the backward, or a scheduler's step number. It names the few buffers that change late, such as the count of
+averages of torch's `AveragedModel`. A rank that resumes from its pending state takes these values and buffers from
+another rank's small state at the end of that step (`restoring.restore_objects`).
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class _ValueHistory:
     at_forward: str = ""
     """The values as JSON after the last forward in the present step; empty if they were not read."""
     at_optimizer: str = ""
-    """The same as an optimizer's step began, the first one since that forward."""
+    """The values as JSON when the first optimizer's step after that forward began; empty if they were not read."""
     last_step: str = ""
     """The values at the end of the last step as JSON."""
     value: Any = None
     """The values when they were last read."""
     text: str = "null"
-    """The same as JSON."""
+    """`value` as JSON."""
 
     def text_of(self, value: Any) -> str:
         """Return values as JSON. Unchanged values are the same object as before."""
@@ -155,7 +155,7 @@ class _Buffers:
         self._pending: dict[str, tuple[torch.Tensor, int]] = {}
         """The buffers and their counts of changes when the pending state of the present step was last read."""
         self.late: set[str] = set()
-        """The names of those that have changed after that in any step so far."""
+        """The names of buffers that changed after that read, in any step so far."""
 
     def present(self) -> dict[str, torch.Tensor]:
         """Return the present buffers by name: a module may make or remove one during training."""
@@ -178,10 +178,10 @@ class _Buffers:
 class SmallStateWriter:
     """Makes snapshots of the small state of this process, and writes them into an arena once there is one.
 
-    Before the first step come `first_snapshot` and `bytes_needed`: so much memory is requested from nodeclient. The
-    answer is an arena: another thread calls `attach` with it, and writes the snapshot that waited for it, a `cloned`
-    one. In a step, training makes and writes pending snapshots, and at its end a `snapshot`. If that does not fit, a
-    larger arena is requested in the same way.
+    Before the first step, `first_snapshot` and `bytes_needed` tell how much memory to request from nodeclient. When the
+    arena comes, another thread calls `attach`, and writes the snapshot that waited for it, a `cloned` one. In a step,
+    training makes and writes pending snapshots, and at its end a `snapshot`. If that does not fit, a larger arena is
+    requested in the same way.
     """
 
     def __init__(self, objects: Mapping[str, Adapter]) -> None:
@@ -260,7 +260,7 @@ class SmallStateWriter:
         return self._snapshot_with(buffers, texts, sorted(self._buffers.late))
 
     def has_last_contents(self) -> bool:
-        """Whether dicts and lists hold the same as at the end of the last step, but for tensors under names in dicts.
+        """Whether dicts and lists hold the same as at the end of the last step, but for tensors under texts in dicts.
 
         Raises `KeptStateError` as `first_snapshot` does.
         """

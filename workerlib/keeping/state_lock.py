@@ -1,4 +1,4 @@
-"""The lock of the kept state: the training thread holds it to change the state, or a thread that saves it.
+"""The lock of the kept state: the training thread holds it to change the state, and a saving thread to save it.
 
 Training owns it from the optimizer's step until `ctx.step` reports the step, so any other owner finds the state of a
 whole step. Once the last step of the round is saved, the state is final: a later step would be lost. Training then
@@ -31,7 +31,7 @@ class StateLock:
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        """Acquired directly, as a KeyboardInterrupt in `_changed.__enter__` may leave it locked."""
+        """Acquired instead of `_changed`: a KeyboardInterrupt in `Condition.__enter__` may leave it locked."""
         self._changed = threading.Condition(self._mutex)
         self._owner = LockOwner.NOBODY
         self._request: SaveNow | None = None

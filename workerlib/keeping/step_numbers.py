@@ -133,8 +133,8 @@ class StepNumbers:
     def on_optimizer(self, optimizer: int, *, in_section: bool = False) -> bool:
         """Record that an optimizer, given by its identity, begins a step.
 
-        Return whether it has just done so many steps that the script seems never to call `ctx.step`. A section is a
-        phase that has none on purpose.
+        Return whether it has just done so many steps that the script seems never to call `ctx.step`. In a section, a
+        script has no steps to report.
         """
         self.has_optimizer = self.is_changing = True
         self.apply(StateEvent.CHANGED)
@@ -149,8 +149,8 @@ class StepNumbers:
     def on_step(self, number: int, *, trained: bool = False) -> bool:
         """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
 
-        `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
-        the same: `problem` tells.
+        `trained` says that training without hooks has changed the state. Even a new state may be one that cannot be
+        kept: see `problem`.
         """
         changed = self.is_changing or trained
         self.is_changing = False

@@ -6,13 +6,13 @@ Where each rank has its own, as with FSDP, a dead rank's is lost unless it was s
 interval. `SaveRole` says what a worker saves, and when.
 
 The keeper calls `begin` and `ask_for_memory` before the first step. In each step it calls `on_forward` and `on_change`,
-which save a pending small state, and at the end `keep_step`, `compare` and `report_digest`. When nodeclient requests
-it, and when training ends, it calls `save`. If a save fails, the answer to nodeclient has the reason. If state cannot
-be kept, saving ends and training goes on.
+which save a pending small state, and at the end `keep_step`, `compare` and `report_digest`. It calls `save` when
+nodeclient requests that, and when training ends. If a save fails, the answer to nodeclient has the reason. If state
+cannot be kept, saving ends and training goes on.
 
 All of this runs in the training thread, but for `save` on request, `attach`, `record_comparison` and `expect_disk`,
-which the thread that reads from nodeclient calls. `keep_step`, `save`, `attach` and `release` need the whole state, and
-the keeper holds its lock then. Without the lock, only small states are written, which have a lock of their own.
+which the thread that reads from nodeclient calls. `keep_step`, `save`, `attach` and `release` need the whole state, so
+the keeper holds its `StateLock` then. Without it, only pending small states are written, under `SmallStateWriter.lock`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ LOG = logging.getLogger("workerlib.keeping")
 
 
 class StepCommits:
-    """Makes the commits of this rank's steps, which say which shard of the state it has.
+    """Makes the `Commit` of each step of this rank: it says which shard of the state the rank has.
 
     Which ranks have the same state follows from sharded tensors. Without any, the states after the first step are
-    compared: the stages of a pipeline may have tensors of the same names and sizes, and different ones.
+    compared: the stages of a pipeline may have tensors of the same names and sizes, with different contents.
     """
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
@@ -62,7 +62,7 @@ class StepCommits:
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
-        """Whether it is known if other ranks have the same state. Before that, only small states are saved."""
+        """Whether it is known if other ranks have the same state. Until then, only small states are saved."""
         self.is_comparison_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
@@ -78,8 +78,8 @@ class StepCommits:
     def shard_of_memory(self) -> tuple[int, int]:
         """The shard to request memory for, and the number of shards: before a comparison, as if all ranks were alike.
 
-        Where they are, nodeclient lends the memory of ended workers to those with the same shard. Where they prove
-        different, it lends none: the result of the comparison comes through it.
+        If they are, nodeclient lends the memory of ended workers to living ones with the same shard. If they prove
+        different, it lends none: it passes on the result, and so knows it.
         """
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
@@ -109,7 +109,7 @@ class StepCommits:
     def commit_of(self, step: int, flags: int = 0) -> Commit:
         """Return the commit of a step, without its length and serial.
 
-        A commit of the step that this round resumes from names the round that did it: the arena may have it already.
+        For the step that this round resumes from, it names the round that did the step: the arena may have that commit.
         """
         environment, round_ = self._environment, self._environment.round
         if step == self._resumed_step and self._resumed_round is not None:
@@ -125,8 +125,8 @@ COMPARED_WITHIN_S = 5.0
 """How long training waits for the other ranks' first states: one lease, since a restarted coordinator is then back."""
 
 COMPARED_AFTER = 32
-"""The steps after which states are compared even if no change was seen: writes to `.data`, and those of a collective,
-are not seen. A gradient scaler skips fewer steps at first, since it begins at 2**16 and halves that at each."""
+"""How many steps lead to a comparison even if no change was seen: writes to `.data`, and by a collective, are not seen.
+A gradient scaler skips fewer steps at first, since it begins at 2**16 and halves that at each."""
 
 _SMALL_IS_LATER = "batches were done since that step, so random numbers and buffers are later ones"
 
@@ -138,9 +138,9 @@ class SaveRole:
     saves_big: bool
     """Whether it saves big states."""
     saves_small: bool = False
-    """Whether it saves the small state of each step. If not, it saves the small state only together with the big one.
-    That suffices for a rank with a state of its own, which resumes only from steps whose big state it has saved. With
-    buffers on a GPU it saves time too, since a copy of these waits for the GPU."""
+    """Whether it saves the small state of each step. A rank with a state of its own and buffers on a GPU does not: a
+    copy of the buffers waits for the GPU. It saves the small state only together with the big one, which suffices,
+    since it resumes only from steps whose big state it has saved."""
     saves_at_intervals: bool = False
     """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late. That is
     so for a state of its own or on a GPU (`_update_role`), if ranks meet in collectives while parameters change
@@ -230,7 +230,7 @@ class StepSaver:
 
         A `lent` arena is that of an ended worker with the same shard. It comes if no living worker of the node has
         memory for that shard, so this one now saves the big state, and only that: the small states in the arena are
-        those of the ended rank. It answers no request of this worker, so none is finished.
+        those of the ended rank. It answers no request of this worker, so `ArenaRequest.finish` is not called.
         """
         with self._small.lock:
             self._generations.attach(arena, lambda why: self._report(Pageable(why)))
@@ -281,7 +281,7 @@ class StepSaver:
             taken_s = self._generations.stopwatch()
             digest = digest_of(tensors())
             self._digests.record(self.last_step, taken_s(), time.monotonic())
-        except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
+        except (KeptStateError, RuntimeError) as error:  # state that cannot be kept, or a layout without bits to read
             self._stop_keeping(str(error))
             return None
         return digest
@@ -293,10 +293,10 @@ class StepSaver:
             self.interval.raise_pause(DISK_SHARE * every_s)
 
     def accept_last_changes(self) -> None:
-        """Let the last step have the tensors that the script has changed in kept dicts and lists since it was done.
+        """Count what the script has changed since the last step, in tensors of kept dicts and lists, as part of it.
 
-        Training is over, so they belong to no later step. If the script has also changed values or lists there, nothing
-        is saved: their former ones are already saved with that step, and do not fit these tensors.
+        Training is over, so no later step has these changes. If the script has also changed values or lists there,
+        nothing is saved: the small state of the step has the former values, which do not fit these tensors.
         """
         with suppress(KeptStateError):  # the save says why
             if self._small.has_last_contents():
@@ -324,8 +324,8 @@ class StepSaver:
         The keeper sets no hook for this where this rank has unique state, since nobody completes a step without it.
 
         A forward without gradients, such as an evaluation, contributes nothing, yet it may change the random state. So
-        a pending state is saved again then, but only until an optimizer has begun its step (`in_step`): the random
-        state within an evaluation after that is not what the rank goes on with.
+        a pending state is saved again then. Once an optimizer has begun its step (`in_step`) it is not: within an
+        evaluation after that, the random state is not one to go on with.
         """
         # Parameters may have changed in this step already, in a closure or by another optimizer. Then the state is that
         # of no step. If a rank dies now, the others hang in the collectives of this forward, and cannot save such a
@@ -372,7 +372,7 @@ class StepSaver:
             if self.role.saves_small:
                 snapshot = self._small.snapshot()
                 fits = self._write_small(snapshot)
-                # While memory is awaited, this snapshot has to wait for it instead of that of the step before.
+                # While memory is awaited, `_check_sizes` puts this snapshot in the place of the one that waits for it.
                 at_once = not fits or self.memory.awaited or self._generations.has_changed_size()
                 self._check_sizes(snapshot, at_once=at_once)
             if self.role.saves_at_intervals and self.role.saves_big:
@@ -408,12 +408,12 @@ class StepSaver:
             answer = self.save(0, last=False)
             if isinstance(answer, NotSaved):
                 interval.record_skip()
-            elif answer.length:
+            elif answer.length:  # 0 if the step was saved before, which took no time
                 interval.record_save(answer.seconds)
             self._report(answer)
             if (news := interval.news()) is not None:
                 self._report(news)
-        elif not self.role.saves_small and self._is_check_due:  # otherwise `keep_step` has checked them
+        elif not self.role.saves_small and self._is_check_due:  # otherwise `keep_step` has checked the sizes
             self._check_sizes(self._small.snapshot(), at_once=True)
         interval.begin_step(self.last_step, time.monotonic())
 
@@ -425,7 +425,7 @@ class StepSaver:
         The GPU has `gpu_within_s` to come to the end of the step; None for as long as it takes, if no peer has failed.
         If the small state is not saved at each step, it is read now; then only the training thread calls this.
         """
-        # The small state was saved before, or the state is torn and not read: the answer says if the step was saved.
+        # The small state is saved already, or the state is torn, and the answer only says if the step was saved.
         if self.role.saves_small or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last, gpu_within_s)
         if why := self._obstacle() or (_SMALL_IS_LATER if self.numbers.is_accumulating else ""):

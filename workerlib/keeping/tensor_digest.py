@@ -65,8 +65,8 @@ def _mixed(sums: torch.Tensor) -> torch.Tensor:
     """Return one integer for all sums: the total of each sum times a factor, and of its high half times another one.
 
     Products and totals are taken modulo 2**64. An odd factor loses no bit of a sum, but the highest bit stays the
-    highest bit, whatever the factor is. Two of them in a total cancel each other. So the high halves are added once
-    more, with other factors.
+    highest bit, whatever the factor is. If the highest bits of two sums flip, they cancel each other in the total. So
+    the high halves are added once more, with other factors.
 
     The factors are no plain multiples: with these, changes by d, -2d and d in three sums at equal distances would
     cancel each other.

@@ -2,8 +2,8 @@
 
 * The state of an optimizer that changes kept parameters and was not given to `ctx.keep`. It may be inside another one,
   as in SAM, or inside an object of the script. It counts as kept if a given object has all of its state.
-* The parameters of a given optimizer that no given object has, as where `torch.func.functional_call` is given others
-  than the module's own.
+* The parameters of a given optimizer that no given object has, as where `torch.func.functional_call` is given tensors
+  that the module does not have.
 * A given object whose state dict is empty: torchmetrics leaves its sums out by default.
 * The state of a DDP communication hook, such as the errors that PowerSGD corrects in the next step.
 """
@@ -78,7 +78,7 @@ class UnkeptState:
     def _hook_states(self) -> Iterator[str]:
         for name, kept in self._objects.items():
             module = kept.module if isinstance(kept, KeptModule) else None
-            # torch has no public name for them. Those without a state of their own get a process group, or None.
+            # torch has no public name for them. The state of a hook that needs none is a process group, or None.
             for _, state in getattr(module, "_comm_hooks", ()):
                 if state is not None and not isinstance(state, ProcessGroup):
                     yield f"the {type(state).__name__} of a communication hook of {name}, which only its own rank has"
