@@ -83,8 +83,8 @@ CHOSEN = 4
 """The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
 
 MAPPED_BYTES = 8 << 20
-"""The bytes that are mapped in one call, which takes a millisecond or two. Other threads wait that map or unmap memory
-meanwhile. Between calls of less, threads would contend for the interpreter's lock all the time."""
+"""The bytes that are mapped in one call, which takes a millisecond or two. Meanwhile other threads that map or unmap
+memory wait. With smaller calls, threads would contend for the interpreter's lock all the time."""
 
 STEP_MAX = 2**53 - 1
 
@@ -122,7 +122,7 @@ _CRC_BITS = 32
 
 
 def fence() -> None:
-    """Have other processes see the memory accesses of this thread before this call before those after it.
+    """Have other processes see this thread's earlier memory accesses before its later ones.
 
     Python has no fence of its own, so this is made of a lock. No access before a release is seen after it, no access
     after an acquisition is seen before it, and an acquisition is not seen before a release that precedes it. Processors
@@ -399,10 +399,10 @@ def oldest_generation(
     this step is the least likely one to be there on all ranks.
 
     If all others are protected, it is the newest one, but only for the `last` save of a round, or for a step that can
-    be halved more often. Without that, ranks of which each has another newest step would keep it until a protection
-    ends, which may take minutes while a step is written to a disk, and none of these steps would be whole. All of them
-    come to a step that can be halved more often than each of these. It then stays the longer the more often it can be
-    halved, so all nodes can report it and protect it meanwhile.
+    be halved more often. Otherwise each rank could keep another newest step until a protection ends, which may take
+    minutes while a step is written to a disk, and none of these steps would be whole. With this rule, all ranks come to
+    save the same step, which can be halved more often than any of these. The more often it can be halved, the longer it
+    stays, so that all nodes can report and protect it.
     """
     commits = [place.read() for place in places]
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
@@ -428,7 +428,7 @@ def power_of_two(step: int) -> int:
 def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
     """Return the oldest small place that may be overwritten; None if all are needed.
 
-    Needed are the last two steps that were done, and protected steps; of one that is not done, its last pending state.
+    Needed are the last two steps that were done, and each protected step: its end, or its last pending state.
     """
     commits: list[Commit] = []
     for place in places:

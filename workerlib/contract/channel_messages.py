@@ -231,6 +231,7 @@ class Interval:
     steps: int
     """The steps between two saves; 0 if it saves only when asked."""
     seconds: float
+    """How long the last save took; 0 if none was timed."""
     skipped: int
     """How many saves of this round were left out so far, since no place was free."""
 

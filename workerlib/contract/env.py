@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and its own first byte."""
+"""The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and where its own
+begins."""
 
 KEEP = "COORDINATORD_KEEP"
 """The path of nodeclient's Unix socket for kept state."""
@@ -78,7 +79,7 @@ ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 it aborts the process group, and with 1 and 3 it ends the process (ProcessGroupNCCL.hpp of torch 2.13)."""
 
 DEFAULTS = {ERROR_HANDLING: "1"}
-"""Defaults for workers: one gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.
+"""Defaults for workers: a worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.
 
 The value is torchrun's: a collective that failed or timed out ends its process instead of hanging."""
 

@@ -47,7 +47,7 @@ class PacketCodec(Generic[Message]):
         self._nested, self._nested_max = nested, nested_max
 
     def encode(self, message: Message) -> bytes:
-        """Return a packet, with its texts cut as `decode` does; those in tuples have to fit, see `last_that_fit`."""
+        """Return a packet. Texts are cut as `decode` cuts them; texts in tuples have to fit, see `last_that_fit`."""
         values = asdict(message)  # type: ignore[call-overload]  # a dataclass
         cut = {name: value[:WORDS_MAX] if isinstance(value, str) else value for name, value in values.items()}
         return json.dumps({type(message).__name__: cut}, separators=(",", ":")).encode()

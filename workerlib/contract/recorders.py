@@ -3,10 +3,10 @@
 torch keeps a flight recorder for each backend, with an entry for each collective. Its functions are not public, so any
 of them may have changed in another release: every failed call then counts as "not known".
 
-`collectives` answers where the worker is now. Its dicts have the `state` `moves` for each group if the worker gets on.
-Otherwise there is one that `waits` for each pending operation of a group, such as an exchange with one peer, or one
-that is `done` for a group without any: its last collective is over. `number` counts the collectives of the group, and
-is 0 if there was none. `arrivals` answers when the worker came to its last collectives.
+`collectives` answers where the worker is now, by a list of dicts. If the worker gets on, each group has one with the
+`state` `moves`. Otherwise each pending operation of a group has one with `waits`, such as an exchange with one peer. A
+group without pending operations has one with `done`, for its last collective. `number` counts the collectives of the
+group, and is 0 if there was none. `arrivals` answers when the worker came to its last collectives.
 
 A recorder has counters of each group, which only show whether the worker gets on, and entries. A batch of operations
 has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
@@ -40,8 +40,8 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read at least, from the last one back. Reading goes on while the
-earliest entry of any group so far is pending. The worker waits in the first pending one, which may be earlier still."""
+"""How many entries of a recorder are read at least, from the last one back. Reading goes on while, in any group, the
+earliest entry that was read is pending: the worker waits in the first pending entry, which may be earlier still."""
 
 PENDING_MAX = 512
 """The most entries that are read in all: to parse them takes a hundredth of a second."""
@@ -64,7 +64,7 @@ docs/compatibility.md: from 2.15 on `nccl` is another engine by default, `nccl2`
 HANDLER = "fr_trace_json"
 """The name of gloo's recorder in torch's server for workers (torch/csrc/distributed/c10d/control_plane). The handler of
 NCCL's recorder reads parameters of a request, and so does this one from torch 2.15 on. A request that is made in Python
-cannot have any: the call fails, and `_dump` calls the function in `RECORDERS`."""
+cannot have any. The call then fails, and `_dump` calls the function in `RECORDERS`."""
 
 C10D = "torch._C._distributed_c10d"
 """torch's module with the recorders. It is only looked up: a script that has not imported it has recorded nothing."""
@@ -155,10 +155,10 @@ def in_order(
     groups: Iterable[tuple[str, str, Sequence[int]]],
     entries: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Sort collectives: first those in which the worker waits, the oldest first; then the last ones that are done.
+    """Sort collectives: first those in which the worker waits, the oldest first; then those done, the newest first.
 
-    Last come the groups of the worker for which `entries` has no collective: others may wait for it there. If none is
-    found at all, the recorder may be off, which says nothing about any group.
+    At the end come the groups of the worker for which `entries` has no collective: other workers may wait for it there.
+    If `found` is empty, the recorder may be off, and these groups are left out.
     """
     waiting = [each for each in found if each["state"] == "waits"]
     others = [each for each in found if each["state"] != "waits"]
@@ -175,7 +175,7 @@ def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
     """Return a recorder's counters by the number of their process group; none if torch has no such recorder."""
     name, backend = RECORDERS[recorder]
     try:
-        status = json.loads(getattr(c10d, name)(False, **backend))["pg_status"]
+        status = json.loads(getattr(c10d, name)(False, **backend))["pg_status"]  # False: without entries
         return {group: counters for group, counters in status.items() if (recorder, group) not in _earlier_groups}
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return {}
