@@ -56,9 +56,10 @@ class GroupSockets:
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The script's sockets whose construction began while a group was made. `shut` may see their descriptors."""
+        """The script's sockets begun while a group was made: `shut` may see their descriptors before `_made` has
+        them."""
         self._made: set[str] = set()
-        """The inodes of these sockets, once they are made: later an object may lose its descriptor by `detach`."""
+        """The inodes of these sockets, once they are made: an object may lose its descriptor later, by `detach`."""
         self._original: Callable[..., None] | None = None
         """Python's `socket.socket.__init__`, while `_replacement` is in its place."""
         self._replacement: Any = None
@@ -94,7 +95,7 @@ class GroupSockets:
             if self._before is not None:
                 self._begun.append(weakref.ref(made))
             original(made, *args, **kwargs)
-            if self._original is None:  # closed meanwhile
+            if self._original is None:  # `close` was called meanwhile
                 return
             if self._before is not None:
                 self._made.add(_inode(made.fileno()))

@@ -1,7 +1,7 @@
 """A worker that leaves a round and enters the next one as the same process, so that no new one has to be started.
 
-When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: a collective in which it
-waits fails, or `ctx.step` raises `LeftRoundError`. Either error ends the script's `with` block. There
+When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: the collective in which
+that waits fails, or `ctx.step` raises `LeftRoundError`. Either error ends the script's `with` block. There
 `Context.__exit__` calls `leave_after`, which removes what the round has left in the process, and drops the error. The
 loop of `workerlib.rounds` then waits for the next round (`enter_next_round`). A collective may also fail before
 nodeclient knows of it. Then the worker reports that, and leaves in the same way.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 AGAIN_S = 0.02
-"""The pause between two searches for connections of a group that is being made, until the main thread has left."""
+"""The pause between calls of `GroupSockets.shut` until the main thread has left: a group may still connect."""
 
 PEERS_SAVE_S = 3.0
 """How long a worker whose collective of NCCL has failed waits for nodeclient's request to leave. That comes when the
@@ -137,7 +137,7 @@ class ReusedWorker:
 
     def end(self) -> None:
         """Record that the script has left its loop of rounds, and undo all changes of torch and Python."""
-        # Soon the end of Python closes the connection. Then nodeclient could not ask, and would not know why.
+        # Python may end soon, and closes the connection. nodeclient is told why, since it cannot ask any more then.
         if not (self.has_left or self._round.has_refused):
             self._refuse(self._round.number, _LOOP_LEFT)
         with self._round_changed:
@@ -184,7 +184,7 @@ class ReusedWorker:
         round_cleanup.destroy_groups()
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
-        # Only now, since frames that `clear_tracebacks` has cleared may have held one.
+        # This search comes last, since frames that `clear_tracebacks` has cleared may have held a mesh.
         self._channel.report(Refusing(here.number, problem) if round_cleanup.has_mesh() else Left(here.number))
         return True
 
@@ -291,6 +291,7 @@ def connect() -> ReusedWorker | None:
 
 
 def _replace_streams(streams: list[int]) -> None:
+    """Put these descriptors in the place of stdout and stderr; buffered output still goes to the former ones."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for target, descriptor in enumerate(streams, start=1):
@@ -305,4 +306,4 @@ def _update_environment(changes: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    os.environ.pop(ROUNDS, None)
+    os.environ.pop(ROUNDS, None)  # as in `connect`

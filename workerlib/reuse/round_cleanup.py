@@ -29,7 +29,7 @@ MANY_OBJECTS = 50_000
 """The least number of objects that is worth freezing. Python itself has 10,000, and with torch 200,000."""
 
 _has_frozen = False
-"""Whether `freeze_objects` has frozen any. It takes 0.03 s to ask `gc.get_freeze_count`."""
+"""Whether `freeze_objects` has frozen any; to ask `gc.get_freeze_count` would take 0.03 s."""
 
 
 def is_collective_error(error: BaseException, *, asked: bool = False) -> bool:
@@ -86,7 +86,7 @@ def _find_ending_error(error: BaseException | None, seen: set[int], *, asked: bo
     if isinstance(error, LeftRoundError) or is_collective_error(error, asked=asked):
         return error
     if isinstance(error, BaseExceptionGroup):
-        # Several of its errors may be the same one, or have the same cause.
+        # Each search has its own copy of `seen`: errors of a group may be the same one, or have the same cause.
         ends = [_find_ending_error(inner, set(seen), asked=asked) for inner in error.exceptions]
         return ends[0] if all(ends) else None  # one of them may be the script's own
     if not isinstance(error, Exception):
@@ -132,20 +132,20 @@ def destroy_groups() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     for wrapped in gc.get_objects():
-        if issubclass(type(wrapped), DistributedDataParallel):
+        if issubclass(type(wrapped), DistributedDataParallel):  # `isinstance` fails for a weak proxy of a dead object
             wrapped._remove_autograd_hooks()  # noqa: SLF001 - torch removes them so itself, without a public name
-    gloo.let_threads_finish()
+    gloo.let_threads_finish()  # before the collection, which may destroy a group
     gc.collect()  # a wrapped model that was dropped is a cycle, which holds its group
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-        gloo.let_threads_finish()
+        gloo.let_threads_finish()  # a wrapped model that the script still has destroys its group later
 
 
 def has_mesh() -> bool:
     """Whether the script has a device mesh, whose process groups are those of the round that has ended."""
     meshes = sys.modules.get("torch.distributed.device_mesh")
     kind = getattr(meshes, "DeviceMesh", None)
-    return kind is not None and any(issubclass(type(found), kind) for found in gc.get_objects())
+    return kind is not None and any(issubclass(type(found), kind) for found in gc.get_objects())  # as above
 
 
 def reset_compiled() -> None:
