@@ -104,7 +104,7 @@ def measure_sum(torch: Any, store: Any, rank: int, deadline: float) -> float:
     dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=_left(deadline))
     count = (BYTES_GPU if backend == "nccl" else BYTES_CPU) // 4
     own = (torch.arange(count, device=device) % 1000).float() * (rank + 1)
-    expected, best_s = own / (rank + 1) * 3, math.inf
+    expected, best_s = own / (rank + 1) * 3, math.inf  # 3 is the sum of both factors, 1 and 2
     for number in range(SUMS + 1):
         total = own.clone()
         _synchronize(torch, device)

@@ -97,8 +97,8 @@ def section(name: str, limit: float) -> Iterator[None]:
     """Name a phase in which no step is done, such as an evaluation, with the most seconds that it takes.
 
     During that time no alarm is raised for missing steps: see docs/hangs.md. The first 16 bytes of the name are shown.
-    A section within another one replaces it while it lasts. A single worker may be in a section. Raises `ValueError`
-    for a name that is empty or has control characters, and for a limit that is not a positive number.
+    A section within another one replaces it while it lasts. One worker may be in a section while others are not. Raises
+    `ValueError` for a name that is empty or has control characters, and for a limit that is not a positive number.
     """
     if not (name and name.isprintable() and limit > 0):
         raise ValueError(f"section({name!r}, limit={limit!r}): expected a name, and a limit in seconds above 0")
@@ -213,7 +213,8 @@ def _opened(path: str) -> int:
     """Return a descriptor of the file with the slots. Raises `OSError` and `ValueError`.
 
     The path leads through nodeclient's descriptors. Following it may fail in another user or PID namespace, as another
-    user, or without capabilities; or another process has nodeclient's id there. Then this process's own is used.
+    user, or without capabilities; or another process has nodeclient's id there. Then this process's own descriptor is
+    used, which was inherited under the same number, or has come for this round.
     """
     own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
     return os.open(next(filter(_leads_to_slots, (path, own)), path), os.O_RDWR | os.O_CLOEXEC)

@@ -43,8 +43,8 @@ LISTENS_WITHIN_S = 1.0
 """How long other ranks check whether rank 0 listens, before torch connects in any case."""
 
 PAUSE_S, PAUSE_S_MAX, PAUSE_GROWTH = 0.002, 0.05, 1.25
-"""The first and the longest pause between two checks, and the factor between pauses: many ranks check one host. A
-worker may begin later than it could by the longest one."""
+"""The first and the longest pause between two checks, and the factor from one pause to the next. Pauses grow, since
+many ranks check one host. The longest one bounds how much later than possible a worker begins."""
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore:  # type: ignore[name-defined]  # public all the same
-    """Serve the store only at MASTER_ADDR, or else at every address; return the object that keeps it alive.
+    """Serve the store at MASTER_ADDR, or at every address if `listen` cannot; return the object that keeps it alive.
 
     Raises the errors of `TCPStore`.
     """
@@ -174,9 +174,9 @@ def _serve_before_script(environment: WorkerEnvironment) -> object:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
         return None
-    # `init_process_group` then connects, in rank 0 too, under a prefix for each restart.
+    # With this value, `init_process_group` connects, in rank 0 too, and its keys have a prefix for each restart.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
-    return serve(environment) if environment.rank == 0 else None  # the script may import torch when it likes
+    return serve(environment) if environment.rank == 0 else None  # on other ranks this imports no torch
 
 
 if __name__ == "__main__":

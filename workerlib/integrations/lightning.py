@@ -131,8 +131,8 @@ def _correct_place(state: dict[str, Any], world_size: int) -> None:
     loader is dropped, since the loader is at its end, and the next epoch would have no batches.
 
     In the middle of an epoch, the position is dropped if the number of workers has changed: the loader would fail if it
-    has done more batches than an epoch has now. It then gives the first samples of the epoch again, as a plain
-    `DataLoader` always does.
+    has done more batches than an epoch has now. Without its position it gives the first samples of the epoch again, as
+    a plain `DataLoader` always does.
     """
     batches = state["epoch_loop.batch_progress"]
     if batches["is_last_batch"]:
