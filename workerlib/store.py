@@ -55,9 +55,9 @@ _Endpoint = tuple[socket.AddressFamily, Any]
 
 def main() -> None:
     """Serve the store if this is rank 0, and then run the named script, or with `-m` the named module."""
-    arguments = sys.argv[1:]
-    is_module = arguments[:1] == ["-m"]
-    if len(arguments) <= is_module:
+    is_module = sys.argv[1:2] == ["-m"]
+    command = sys.argv[2:] if is_module else sys.argv[1:]
+    if not command:
         sys.stderr.write("usage: python -m workerlib.store [-m] PROGRAM [ARGUMENT ...], by a launcher\n")
         sys.exit(USAGE_ERROR)
     try:
@@ -67,7 +67,7 @@ def main() -> None:
     responder.begin()  # nodeclient asks where this worker waits, also if the script never uses `workerlib`
     # The store ends with its last reference, so it is kept until the script is over.
     store = _serve_before_script(environment)
-    sys.argv = arguments[is_module:]
+    sys.argv = command
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:

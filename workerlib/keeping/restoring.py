@@ -151,7 +151,10 @@ def restore_objects(
     LOG.info(
         "rank %d has no small state of its own at step %d: it takes the buffers and numbers of rank %d, and random "
         "numbers from the seed %d",
-        *(rank, point.step, min(done), seed),
+        rank,
+        point.step,
+        min(done),
+        seed,
     )
     return values
 
