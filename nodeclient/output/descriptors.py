@@ -42,15 +42,6 @@ def same_place(one: int, other: int) -> bool:
     return (first.st_dev, first.st_ino, first.st_rdev) == (second.st_dev, second.st_ino, second.st_rdev)
 
 
-def may_inherit(fd: int) -> bool:
-    """Whether a worker may inherit this output: only a terminal or /dev/null.
-
-    The reader of a pipe could kill the worker by SIGPIPE. With a file on a full disk, each of its prints would fail.
-    """
-    found, null = os.fstat(fd), os.stat(os.devnull)  # noqa: PTH116 - beside a descriptor's
-    return os.isatty(fd) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev)
-
-
 def pipe() -> tuple[int, int]:
     """Return the two ends of a pipe: a non-blocking one to read from, and one to write to. Raises `OSError`."""
     reading, writing = os.pipe()

@@ -1,9 +1,9 @@
 """Sets up the streams of one round: the stdout and stderr of each worker, and the sinks of their bytes.
 
-A worker gets one of three things as its stdout. If nobody wants the stream, it is /dev/null. If only the terminal shows
-it, and no other worker shares that, the worker inherits the terminal. In all other cases it is a pipe, or a
-pseudo-terminal where the output goes to a terminal unchanged, and `pump` reads the other end. The stderr is always of
-this last kind, since its end is kept for the report of a failure.
+A worker gets a pipe, or a pseudo-terminal where the output goes to a terminal unchanged, and `pump` reads the other
+end. It never inherits an output of nodeclient: the reader of a pipe could kill it by SIGPIPE, and each of its prints
+would fail on a full disk, or once the terminal is gone. A stdout that nobody wants is /dev/null. The end of stderr is
+always kept, for the report of a failure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from coordinatord.runtime.logs import colours_wanted
-from nodeclient.output.descriptors import may_inherit, pipe, pseudo_terminal
+from nodeclient.output.descriptors import pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
 from nodeclient.output.files import LogFileErrors
 from nodeclient.output.interrupts import InterruptFilter
@@ -83,7 +83,7 @@ class RoundStreams:
         self._is_prefixed = sharing > 1 or settings.prefix is not None
         """Whether lines on the terminal have a prefix: more than one worker writes there, or the user wants one."""
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
-        """The streams of each worker, by local rank; those inherited from nodeclient are not included."""
+        """The streams of each worker, by local rank, without those to /dev/null."""
         self.interrupts = Event()
         """Whether SIGINT was passed on to the workers. A traceback of KeyboardInterrupt can only come after that."""
         self.interrupt_filters: dict[int, InterruptFilter] = {}
@@ -139,8 +139,6 @@ class RoundStreams:
             return null
         unchanged = None if self._is_prefixed else terminal_writer
         """The terminal writer, if it gets the worker's bytes as they are."""
-        if unchanged is not None and not sinks and may_inherit(unchanged.fd):
-            return unchanged.fd
         if terminal_writer is not None:
             screen: Sink = (
                 Prefixed(terminal_writer, self._prefix(label, terminal_writer)) if unchanged is None else Raw(unchanged)

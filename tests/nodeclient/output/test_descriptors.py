@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.output.descriptors import Writer, may_inherit, open_writer, same_place
+from nodeclient.output.descriptors import Writer, open_writer, same_place
 
 OPEN = os.open
 
@@ -84,14 +84,4 @@ def test_a_place_is_known_by_whatever_descriptor(tmp_path: Path) -> None:
     assert same_place(writing, copy)
     assert not same_place(writing, file)
     for fd in (reading, writing, copy, file):
-        os.close(fd)
-
-
-def test_only_terminals_and_nothing_at_all_are_given_to_a_worker_itself(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    terminal = os.openpty()
-    file, full, null = (os.open(path, os.O_WRONLY | os.O_CREAT) for path in (tmp_path / "f", "/dev/full", "/dev/null"))
-    fds = (writing, file, full, terminal[1], null)
-    assert [may_inherit(fd) for fd in fds] == [False, False, False, True, True]
-    for fd in (*fds, reading, terminal[0]):
         os.close(fd)

@@ -128,6 +128,16 @@ async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, workers: int
     stage.stderr.leave()
 
 
+async def test_a_terminal_that_hangs_up_ends_neither_the_only_worker_nor_the_next_round() -> None:
+    async with on_stage(is_terminal=True, is_read=False) as stage:
+        stage.start('for n in range(50_000): out("training goes on\\n")\nsys.exit(5)')
+        os.read(stage.stderr.reading, 1)
+        os.close(stage.stderr.reading)
+        assert await stage.ended() == {0: 5}
+        assert await stage.run('out("so does the next round\\n"); sys.exit(6)') == {0: 6}
+    stage.stderr.leave()
+
+
 # Files
 
 
