@@ -126,8 +126,14 @@ LIMITS = (
         "file system fails",
         "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "
         "round may find it; a stale mount has to be mounted again",
-        # With the quote that begins a path: without one, a socket is not connected.
-        r"Input/output error|Stale file handle|Transport endpoint is not connected: '",
+        # With the quote that begins a path: without one, a socket is not connected, or a terminal may be gone.
+        r"(?:Input/output error|Transport endpoint is not connected): b?'|Stale file handle",
+    ),
+    _unknown(
+        "disk or terminal fails",
+        "a disk of {host} fails (`dmesg` there says more), or the script uses a terminal that is gone, as after a lost "
+        "ssh connection",
+        r"Input/output error",
     ),
     _unknown(
         "too many open files on the host",

@@ -175,6 +175,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
         (Cause.NETWORK, {"error": "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>"}),
         (Cause.DISK, {"error": "OSError: [Errno 28] No space left on device"}),
         (Cause.DISK, {"error": "OSError: [Errno 116] Stale file handle"}),
+        (Cause.UNKNOWN, {"error": "OSError: [Errno 5] Input/output error"}),
         (Cause.DISK, {"error": "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 16"}),
         (Cause.UNKNOWN, {"exit_code": 3}),
     ],
