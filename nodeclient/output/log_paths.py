@@ -58,9 +58,9 @@ class PrivateFolder:
         network file systems take root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make the directory, also if a cleaner of /tmp has removed it, or empty it. Raises `OSError`."""
+        """Make the directory, also if a cleaner of /tmp has removed it or TMPDIR, or empty it. Raises `OSError`."""
         try:
-            self.path.mkdir(0o700)
+            self.path.mkdir(0o700, parents=True)
         except FileExistsError:
             self._check()
             for entry in self.path.iterdir():

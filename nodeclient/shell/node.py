@@ -311,7 +311,9 @@ class Node:
         except SpawnError as error:
             self._fail_start(error.local_rank, error.exit_code, error.message)
         except OSError as error:
-            self._fail_start(0, ExitCode.OS_ERROR, f"the system refused a resource of the workers: {error.strerror}")
+            where = f"{error.filename}: " if error.filename else ""  # a lack of descriptors has no name
+            problem = f"the system refused a resource of the workers: {where}{error.strerror}"
+            self._fail_start(0, ExitCode.OS_ERROR, problem)
         else:
             folder = "" if (logs := self._config.output.log_dir) is None else str(place.folder(logs.absolute()))
             text = notices.started(place.round, len(own_ranks), folder, len(start.reused))

@@ -34,6 +34,26 @@ def test_the_directory_for_temporary_files_may_be_missing(coordinator: Coordinat
     went(*join(coordinator, "--max-restarts", "1"), *FAILS_FIRST, environ={"TMPDIR": "/no/such/directory"})
 
 
+def test_the_directory_for_temporary_files_may_be_removed_between_rounds(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    script = 'rm -r "$TMPDIR"; exec [ $COORDINATORD_ROUND = 2 ]'
+    went(*join(coordinator, "--max-restarts", "1"), "sh", "-c", script, environ={"TMPDIR": str(folder)})
+
+
+def test_a_directory_for_temporary_files_that_cannot_be_made_anew_is_named(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    script = 'rm -r "$TMPDIR" && touch "$TMPDIR"; exit 1'
+    node = join(coordinator, "--max-restarts", "1")
+    ended = went(*node, "sh", "-c", script, environ={"TMPDIR": str(folder)}, code=71)
+    assert f"the system refused a resource of the workers: {folder}/nodeclient-" in ended.stderr
+
+
 def test_the_directory_for_temporary_files_may_be_full(coordinator: Coordinator, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     full = sh([f"head -c 99999 /dev/zero > {disk}/ballast 2>&- || true"], *join(coordinator, "--max-restarts", "1"))
