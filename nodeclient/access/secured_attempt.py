@@ -148,13 +148,15 @@ class SecuredAttempt:
             " where it runs, with its --state-dir if it has one, copy FILE, and give it by --token-file FILE"
         )
 
-    def speaks_tls(self, within_s: float = PROBE_WITHIN_S) -> bool:
+    def speaks_tls(self, address: str | None, within_s: float = PROBE_WITHIN_S) -> bool:
         """Whether the endpoint answers a TLS handshake, possibly with an older TLS; nothing else is sent.
 
-        Connection and answers may each take `within_s` seconds, so an event loop calls it in a thread.
+        With an `address`, its name is not looked up. Connection and answers may each take `within_s` seconds, so an
+        event loop calls it in a thread.
         """
+        place = (address or self._endpoint.host, self._endpoint.port)
         try:
-            with socket.create_connection((self._endpoint.host, self._endpoint.port), within_s) as connection:
+            with socket.create_connection(place, within_s) as connection:
                 # Any key will do, since no secret is sent.
                 pinned_context(lambda _: None).wrap_socket(connection).close()
         except ssl.SSLError as error:

@@ -282,7 +282,7 @@ class Client:
                 source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""
                 raise RequestError(f"{coordinator}: {error}{source}", ExitCode.REFUSED) from error
             except (OSError, http.client.HTTPException, _WrongAnswerError, _UnknownOutcomeError) as error:
-                if attempt.context is None and attempt.speaks_tls(self._within(PROBE_WITHIN_S)):
+                if attempt.context is None and attempt.speaks_tls(contact.address, self._within(PROBE_WITHIN_S)):
                     raise attempt.tls_required() from error
                 explained = attempt.explain(error)
                 if explained is None:

@@ -74,6 +74,9 @@ PAUSE_MOST_S = 1.0
 """The longest pause between attempts: nodes are back within about a second after the coordinator. The first pause fits
 a restart of the daemon."""
 
+RESOLVE_WITHIN_S = 1.0
+"""How long to wait for the addresses of a coordinator's name. A name server that is away takes 10 s to be given up."""
+
 NEXT_ADDRESS_S = 0.25
 """The delay between the attempts at the several addresses of a name (RFC 8305, 5)."""
 
@@ -145,6 +148,40 @@ class JoinAttempts:
         return reading.result()
 
 
+class CoordinatorAddresses:
+    """Looks up the names of coordinators, and remembers at which address each one has let this node in.
+
+    A name that can be resolved counts, since a coordinator may move. Without a name server, the address counts.
+    """
+
+    def __init__(self) -> None:
+        self._look_ups: dict[Endpoint, asyncio.Future[tuple[str, ...]]] = {}
+        """The look-ups in progress: one for each name, since a thread may hang in it."""
+        self._remembered: dict[Endpoint, str] = {}
+
+    async def look_up(self, coordinator: Endpoint) -> tuple[str, ...]:
+        """Return the addresses of a name; none if it has none. If they come late, the next call returns them."""
+        looking = self._look_ups.pop(coordinator, None) or in_thread(partial(addresses_of, coordinator), "names")
+        await asyncio.wait([looking], timeout=RESOLVE_WITHIN_S)
+        if looking.done():
+            return looking.result()
+        self._look_ups[coordinator] = looking
+        return ()
+
+    def remembered(self, coordinator: Endpoint) -> ContactPoint:
+        """Return the coordinator at the address that is remembered, if one is."""
+        return ContactPoint(coordinator, self._remembered.get(coordinator))
+
+    def remember(self, coordinator: Endpoint, address: str) -> None:
+        """Remember an address; the next look-up is a new one."""
+        self._remembered[coordinator] = address
+        self._look_ups.pop(coordinator, None)
+
+    def forget(self, coordinator: Endpoint) -> None:
+        """Forget the address of a coordinator."""
+        self._remembered.pop(coordinator, None)
+
+
 @dataclass(slots=True)
 class _AttemptResult:
     """How an attempt went, and its session if there was one."""
@@ -185,6 +222,7 @@ class CoordinatorConnection:
         self.close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         """The timeouts of all sessions that wait for a close frame."""
         self._contacts = ContactPoints(coordinators)
+        self._addresses = CoordinatorAddresses()
         self._attempts = JoinAttempts(access)
         self._make_join = make_join
         self._submit = submit
@@ -214,6 +252,10 @@ class CoordinatorConnection:
         pause = PAUSE_FIRST_S
         while True:
             contact = self._contacts.current
+            by_name = contact.address is None
+            addresses = await self._addresses.look_up(contact.coordinator) if by_name else ()
+            if by_name and not addresses:
+                contact = self._addresses.remembered(contact.coordinator)
             reason = await self._attempt(contact)
             result = self._result
             if not result.leaves_token_in_doubt:
@@ -221,11 +263,15 @@ class CoordinatorConnection:
             self._submit(SessionClosed(reason))
             silent = result.timed_out or bool(result.why_closed)  # this node closes only silent sessions
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
-            tries_all = contact.address is None and result.leader is None and (silent or not result.let_in)
-            addresses = await in_thread(partial(addresses_of, contact.coordinator), "names") if tries_all else ()
-            now = asyncio.get_running_loop().time()
+            tries_all = by_name and result.leader is None and (silent or not result.let_in)
+            if tries_all and result.let_in:  # the session may have lasted for days
+                addresses = await self._addresses.look_up(contact.coordinator)
             without_pause = self._contacts.record_attempt(
-                now, served=result.let_in, silent=silent, leader=result.leader, addresses=addresses
+                asyncio.get_running_loop().time(),
+                served=result.let_in,
+                silent=silent,
+                leader=result.leader,
+                addresses=addresses if tries_all else (),
             )
             if not without_pause:
                 pause = pause_after(pause, let_in=result.let_in, turned_away=result.turned_away)
@@ -243,11 +289,11 @@ class CoordinatorConnection:
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
         except AccessError as error:
-            return self._deny(str(error), wrong=isinstance(error, WrongTokenError))
+            return self._deny(coordinator, str(error), wrong=isinstance(error, WrongTokenError))
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             reason, status = _explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
             if status in DENIALS:
-                return self._deny(reason, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
+                return self._deny(coordinator, reason, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
                 self._result.leader, self._result.leaves_token_in_doubt = leader_in(error.location), True
             self._result.timed_out = isinstance(error, TimeoutError)
@@ -256,10 +302,11 @@ class CoordinatorConnection:
         self._submit(TurnedAway(refused))
         return refused.message
 
-    def _deny(self, reason: str, *, wrong: bool) -> str:
+    def _deny(self, coordinator: Endpoint, reason: str, *, wrong: bool) -> str:
         """Report that a coordinator denies access, for a `wrong` token or not, and return the reason."""
         retry, patience_s = True, None
         if wrong:
+            self._addresses.forget(coordinator)  # another coordinator may have that address now
             now = asyncio.get_running_loop().time()
             self._result.leaves_token_in_doubt = True
             self._wrong_since = now if self._wrong_since is None else self._wrong_since
@@ -284,7 +331,7 @@ class CoordinatorConnection:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._attempt_in(version, contact)
-            problem = await _access_problem(coordinator, attempt, error)
+            problem = await _access_problem(contact, attempt, error)
             if problem is None:
                 raise
             # A node may have started this coordinator, without TLS, but not if this program was given a token: that is
@@ -365,6 +412,7 @@ class CoordinatorConnection:
                 self._read(received, session.answer)
             case Desired() | Degraded():
                 self._result.let_in, self._attempts.proven = True, session.attempt.sent_token
+                self._addresses.remember(session.coordinator, session.address)
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
@@ -382,6 +430,8 @@ class _CoordinatorSession(WebSocketClient):
         self.attempt = attempt
         self.coordinator = coordinator
         self.version = version
+        self.address = ""
+        """The address of the coordinator, once connected."""
         self.ending: str | Refused | None = None
         """Why this side has closed the connection; None if it has not."""
 
@@ -392,6 +442,7 @@ class _CoordinatorSession(WebSocketClient):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         retransmit_steadily(transport.get_extra_info("socket"))
+        self.address = transport.get_extra_info("peername")[0]
         super().connection_made(transport)
 
     def headers(self) -> Mapping[str, str]:
@@ -430,15 +481,16 @@ ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 async def _access_problem(
-    coordinator: Endpoint, attempt: SecuredAttempt, error: HandshakeError | OSError
+    contact: ContactPoint, attempt: SecuredAttempt, error: HandshakeError | OSError
 ) -> AccessError | None:
     """Explain a failed attempt by tokens, keys or TLS; return None for any other cause, and for other denials."""
     status = error.status if isinstance(error, HandshakeError) else None
     # A 403 is about the rights of a valid token, and names it. Here the user has to know where the token is from.
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
-        text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
+        text = f"{_explain(contact.coordinator, error)} (this node's token is from {attempt.token_source})"
         return (WrongTokenError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)
-    if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
+    speaks_tls = partial(attempt.speaks_tls, contact.address)
+    if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(speaks_tls, "tls"):
         return attempt.tls_required()
     return attempt.explain(error)
 

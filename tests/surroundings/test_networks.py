@@ -49,7 +49,7 @@ def test_a_node_ends_though_no_name_server_answers(tmp_path: Path) -> None:
     flags = ("--insecure", "--no-builtin-check", "--coord", "a.example.org,b.example.org")
     environ = clean_environ(PYTHONPATH=str(tmp_path))
     with Program(BIN / "nodeclient", "join", *flags, "--", "true", environ=environ) as node:
-        # The second look-up, for all addresses of the name, follows when the first one takes too long.
+        # The second look-up, that of the connection, follows when the first one takes too long.
         wait_until("two look-ups", lambda: node.lines.count("asked") == 2 or not node.reading)
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 128 + signal.SIGTERM

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -93,6 +94,96 @@ async def test_the_leader_that_a_standby_names_is_joined_at_once() -> None:
         assert len(asked) == 1, "the leader has served, so it is asked again"
         reasons = [event.reason for event in heard if isinstance(event, SessionClosed)]
         assert reasons[0] == f"{standby} stands by: {leader} leads"
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, look_up: Callable[[], str]) -> None:
+    """Have a look-up of coord.example return this."""
+    really = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **named: Any) -> Any:
+        return really(look_up() if host == "coord.example" else host, *args, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def times_in(heard: Sequence[Event]) -> int:
+    return sum(isinstance(event, DesiredReceived) for event in heard)
+
+
+@pytest.mark.parametrize("is_answered", [True, False], ids=["unknown", "no answer"])
+async def test_one_that_has_let_the_node_in_is_found_again_though_its_name_is_known_no_more(
+    is_answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def look_up() -> str:
+        if joins:
+            ended.wait(0 if is_answered else None)
+            raise socket.gaierror
+        return "127.0.0.1"
+
+    resolve(monkeypatch, look_up)
+    async with strange_coordinator(let_in) as (address, joins):
+        try:
+            async with attending([address.replace("127.0.0.1", "coord.example")]):
+                await until(lambda: len(joins) == 3)
+        finally:
+            ended.set()
+
+
+async def test_one_that_has_moved_is_found_however_late_its_name_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_connection, "RESOLVE_WITHIN_S", 0.01)
+    places, answers = ["127.0.0.1"], threading.Event()
+
+    def look_up() -> str:
+        answers.wait()
+        return places[-1]
+
+    answers.set()
+    resolve(monkeypatch, look_up)
+    async with AsyncExitStack() as ends_first, AsyncExitStack() as stack:
+        first = await ends_first.enter_async_context(serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore()))
+        port = int(first.url.rpartition(":")[2])
+        heard = await stack.enter_async_context(attending([f"coord.example:{port}"]))
+        await until(lambda: times_in(heard) > 0)
+        answers.clear()
+        await ends_first.aclose()
+        refused = SessionClosed(f"coord.example:{port}: Connection refused")
+        await until(lambda: heard.count(refused) > 1)
+        places.append("127.0.0.2")
+        await stack.enter_async_context(serve(ListenAddress(places[-1], port), Policy(), MemoryStore()))
+        before = times_in(heard)
+        answers.set()
+        await until(lambda: times_in(heard) > before)
+
+
+async def test_another_one_where_it_was_last_makes_no_token_wrong_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
+    ours, other, file = secured(tmp_path / "ours"), secured(tmp_path / "other"), tmp_path / "token"
+    file.write_text(ours.token().text)
+    heard: Sequence[Event] = []
+
+    def look_up() -> str:
+        if times_in(heard):
+            raise socket.gaierror
+        return "127.0.0.1"
+
+    resolve(monkeypatch, look_up)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"coord.example:{listener.getsockname()[1]}"
+        async with AsyncExitStack() as ends_first, AsyncExitStack() as stack:
+            await ends_first.enter_async_context(serving(ours, listener=listener.dup()))
+            heard = await stack.enter_async_context(attending([address], access=AccessSettings(token_file=file)))
+            await until(lambda: times_in(heard) > 0)
+            await ends_first.aclose()
+            await stack.enter_async_context(serving(other, listener=listener.dup()))
+            unknown = SessionClosed("the host name coord.example cannot be resolved")
+            await until(lambda: heard.count(unknown) > 1)
+    [refused] = refusals(heard)
+    assert "its key matches no token" in refused.message
+    assert refused.retry
 
 
 async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
