@@ -30,6 +30,7 @@ from coordinatord.security.ephemeral_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import ListenAddress, ListenError, Server, listeners_at, serve
 from coordinatord.server.driver import NOT_SHARED, Sharing
+from coordinatord.server.sessions.connection_limits import BROWSER_CONNECTIONS, ConnectionLimits
 from coordinatord.store.database_store import Store
 from coordinatord.store.etcd.leadership import Candidate
 
@@ -58,6 +59,7 @@ def run(settings: ServeConfig, store: Store | None) -> int:
     sys.setswitchinterval(THREAD_TURN_S)
     listeners = listeners_at(settings.host, settings.port, _systemd_sockets(systemd))
     security = _open_security(settings)  # after the sockets, so that a failed start leaves no key and no tokens
+    _warn_of_few_files(ConnectionLimits.of_this_process())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, store, systemd, security, listeners))
     return ExitCode.OK
@@ -78,6 +80,15 @@ def _open_security(settings: ServeConfig) -> Security | None:
     if settings.shared is None:  # else `SharedAccess` first compares the key with that of the others
         security.make_first_tokens()
     return security
+
+
+def _warn_of_few_files(limits: ConnectionLimits) -> None:
+    if limits.requests_per_address < BROWSER_CONNECTIONS:
+        text = (
+            "few files may be open at one time, so only %d nodes are let in, and connections of commands and pages may "
+            "be cut off: raise the hard limit before coordinatord starts (ulimit -Hn, LimitNOFILE= in systemd)"
+        )
+        log.warning(text, limits.nodes, extra=fields("few_files", nodes=limits.nodes))
 
 
 async def _serve(

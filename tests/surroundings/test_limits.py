@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.cluster import Coordinator
 from tests.support.namespaces import as_user
+from tests.support.programs import BIN, Program
 from tests.surroundings.support import NOBODY, join, sh, went
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,15 @@ def test_a_hard_limit_on_files_is_named_and_another_try_may_help(coordinator: Co
     assert "Too many open files" in ended.stderr
     assert "raise the limit before nodeclient starts (ulimit -n" in ended.stderr
     assert "chmod" not in ended.stderr
+
+
+def test_a_coordinator_with_a_low_hard_limit_on_files_says_so_at_its_start() -> None:
+    serve = (str(BIN / "coordinatord"), "--host", "127.0.0.1", "--port", "0", "--ephemeral", "--insecure")
+    with Program(*sh(["ulimit -n 64"], *serve)) as coordinator:
+        warning = coordinator.await_line(r"WARNING .*: few files may be open at one time")
+        assert "only 4 nodes are let in" in warning.string
+        coordinator.await_line("coordinatord listening on")
+        assert coordinator.stop() == 0
 
 
 def test_a_limit_on_processes_is_named_and_another_try_may_help(coordinator: Coordinator) -> None:

@@ -39,6 +39,10 @@ ADDRESS_SHARE = 3 / 4
 """The share of the connections without a request, and of the sessions without a `Join`, that one address may have.
 Behind one address (NAT, Kubernetes) there may be 10,000 nodes."""
 
+BROWSER_CONNECTIONS = 6
+"""The connections over HTTP that a browser opens at one time. Where one address may not have as many, too few files may
+be open in this process."""
+
 ADDRESS_REQUESTS_SHARE = 1 / 4
 """The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""
 
