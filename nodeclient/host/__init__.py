@@ -8,5 +8,6 @@ may not see, as in a container, counts as not known, and is no error.
 process. `kernel_log` reads the kernel's log, and `host_facts` the facts that the health check judges.
 `process_state` reads the state of a process, and `awaited` finds the thing outside its job that it waits for.
 Workers connect to `worker_socket`. `addresses` finds an address at which others probably reach this host, and
-`schedulers` reads the variables of Slurm and others. `foreign_workerlib` finds another package of that name.
+`schedulers` reads the variables of Slurm and others. `foreign_workerlib` finds a `workerlib` that is
+not ours.
 """

@@ -54,7 +54,7 @@ def routable_address() -> str | None:
 
 
 def interface_towards(peer: str) -> str | None:
-    """Return the network interface by which this host reaches the IP address `peer`, its own or another's.
+    """Return the network interface by which this host reaches the IP address `peer`, which may be its own.
 
     None if unknown, such as for a host name, whose lookup could take longer than a lease.
 
@@ -108,7 +108,7 @@ def _ipv4_addresses() -> list[tuple[str, ipaddress.IPv4Address]]:
     answer = array("B")
     length = 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        while length == len(answer):  # there may be more addresses than it has room for
+        while length == len(answer):  # an answer that fills its buffer may lack addresses
             room *= 16
             answer = array("B", bytes(room))
             request = _IFCONF.pack(room, answer.buffer_info()[0])

@@ -39,8 +39,8 @@ _USES_FILE = re.compile(r"(?:anon_)?pipe_\w+|wait_woken|(?:n_)?tty_\w+|sk_wait_d
 """The kernel functions of one pipe, terminal or connection, whose descriptor is the first argument of the call."""
 
 _POLLS = re.compile(r"poll_schedule_timeout.*|do_(?:sys_)?poll.*|do_select.*")
-"""The kernel functions of poll and select. If the first argument is 0, there are no descriptors: the thread sleeps, as
-Python 3.10 does by select."""
+"""The kernel functions of poll and select. If the first argument is 0, there are no descriptors, and the
+thread only sleeps."""
 
 _POLLS_SET = re.compile(r"(?:do_)?ep(?:oll)?_(?:poll|wait)")
 """The kernel functions of an epoll set, which is the first argument."""
@@ -69,9 +69,9 @@ def awaited_outside(
 ) -> str:
     """Describe what the main thread of a process waits for outside its job; empty if nothing is found.
 
-    That is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
-    the other end of the process's own input and output. A fork of Python counts only if the process waits for its
-    end: other forks, such as those that load data, are a part of the worker.
+    It may be a living child, the program at the other end of a pipe, a lock that no process of the job has, a server,
+    or the other end of the process's own input and output. Of several programs, the last one is named. A fork of
+    Python counts only if the process waits for its end: other forks, which may load data, are a part of the worker.
 
     `waits_in` is the kernel function of the main thread, and `workers` are the processes of the job on this host. A
     connection to `store_port` does not count: there rank 0 serves torch's store, by which ranks wait for each other.
@@ -105,7 +105,7 @@ def _name(pid: int, proc: Path) -> str:
 
 
 def _programs(pid: int, proc: Path) -> list[int]:
-    """Return the descendants that are other programs. Forks of Python are parts of the worker."""
+    """Return the descendants that are other programs: forks, and processes of multiprocessing, belong to the worker."""
     own = _command(pid, proc)
     commands = {child: _command(child, proc) for child in with_descendants(pid, proc)[1:]}
     return [
@@ -121,11 +121,12 @@ def _command(pid: int, proc: Path) -> str:
 def _lock_owner(pid: int, workers: Collection[int], proc: Path) -> str:
     """Name the owner of the lock that a process waits for; empty if that is a process of the job."""
     locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
+    # A line with `->` is about a process that waits for the lock of the same number.
     awaited = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
     holders = [int(words[4]) for words in locks if words[0] in awaited and words[1] != "->"]
     if any(worker in workers for holder in holders for worker in _with_ancestors(holder, proc)):
         return ""
-    known = [holder for holder in holders if holder > 0]
+    known = [holder for holder in holders if holder > 0]  # others are not visible here
     return f"a lock of {_name(known[0], proc)}" if known else "a lock of another process"
 
 

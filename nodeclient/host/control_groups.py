@@ -20,7 +20,7 @@ def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
     """
     for group in read_if_there(host.processes / "self/cgroup").splitlines():
         _, controllers, path = group.split(":", 2)
-        # In a container with its own cgroup namespace the path may be missing; the visible root is its own then.
+        # In a container with its own cgroup namespace the path may be missing; then the visible root is its group.
         below = PurePosixPath(path.lstrip("/"))
         root = host.system / "fs/cgroup"
         if not controllers:

@@ -77,9 +77,9 @@ class Gpu(Struct, frozen=True):
     file: str = ""
     """Its device file, such as `nvidia0`; empty if unknown."""
     used_bytes: int = 0
-    """Its memory in use by processes, also by those whose memory is still being released; 0 if unknown."""
+    """Its memory in use by processes, and by ended ones until it is released; 0 if unknown."""
     recovery: int | None = None
-    """The action that NVIDIA's driver wants before it can be used, see `GpuFacts`; None if unknown."""
+    """The action that NVIDIA's driver wants before the GPU can be used, see `GpuFacts`; None if unknown."""
 
 
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = THIS_HOST) -> int:
@@ -110,8 +110,8 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = 
 def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
     """Return the GPUs that a worker will see: NVIDIA's, or AMD's if there are none.
 
-    They are in the worker's order, except on a host with different models: CUDA then begins with the fastest, and the
-    driver's library with the first on the PCI bus, unless CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    They are in the worker's order, except on a host with different models: CUDA begins with the fastest one there,
+    unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and the driver's library with the first one on the PCI bus.
     """
     nvidia = _nvidia_gpus(host)
     if nvidia:
@@ -214,7 +214,7 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
         return Gpu(f"unknown-{index}", None)
     pci = _structure(nvml, "nvmlDeviceGetPciInfo_v3", device, layout=_PCI_INFO)
     minor = _structure(nvml, "nvmlDeviceGetMinorNumber", device, layout=_MINOR)
-    # Since 510, drivers report the memory in use without what they reserve; since 570, the recovery action.
+    # Since 510, drivers report the memory in use without what they reserve; since 570, a field has the recovery action.
     memory = _structure(nvml, "nvmlDeviceGetMemoryInfo_v2", device, layout=_MEMORY, first=_MEMORY_VERSION)
     recovery = _structure(nvml, "nvmlDeviceGetFieldValues", device, 1, layout=_FIELD_VALUE, first=_RECOVERY_ACTION)
     return Gpu(

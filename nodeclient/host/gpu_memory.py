@@ -71,7 +71,7 @@ def uses_of(gpus: Iterable[Gpu], host: Host, node: int) -> tuple[GpuUse, ...]:
 def _users_of_cuda(host: Host, node: int) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
     """Yield the processes that have initialised CUDA, each with the names of its open device files.
 
-    cuInit opens `nvidia-uvm`, and NVML does not. The name "" is among them, for a GPU whose file is not known.
+    cuInit opens `nvidia-uvm`, and NVML does not. The name "" is always there, for a GPU whose file is not known.
     """
     for folder in host.processes.iterdir():
         if not folder.name.isdigit():
@@ -87,8 +87,8 @@ def _gpu_process(pid: int, processes: Path, node: int) -> GpuProcess | None:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
     parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
-    # The node adopts its workers' orphans, and what it starts itself leads a session. Elsewhere init adopts orphans,
-    # beside the services that it has started.
+    # The node has started its children that lead a session, and has adopted the others from its workers. Other orphans
+    # are children of init, as services are, and only those of workers have a worker's environment.
     orphaned = not leads_session if parent == node else parent == _INIT and _was_of_worker(pid, processes)
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)

@@ -1,7 +1,7 @@
 """Reads the facts for the health check: GPUs, the kernel's log, network, disks. The node itself judges them.
 
 A broken driver or disk may hang its readers for ever. So a process of its own reads the facts, each in a thread,
-and tells those that it has in time.
+and tells those that it could read in time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.host.process_state import read_if_there, read_number
 
 ANSWER_WITHIN_S = 8.0
-"""How long to wait for a fact. It is 2 s less than the whole check may take, in which Python starts."""
+"""How long to wait for a fact. The whole check may take 2 s more, in which Python starts."""
 
 NICENESS = 10
 """How much this process yields to workers that start at the same time (nice(2)): it gets a tenth of their time."""
@@ -93,7 +93,7 @@ async def _with_answers(
     for future, name in reading.items():
         if not future.done():
             unread.append(f"{name} (no answer within {within_s:g} s)")
-        elif error := future.exception():  # a fact that cannot be read is said, and costs no host
+        elif error := future.exception():  # it is reported, and makes no host unfit
             unread.append(f"{name} ({getattr(error, 'strerror', None) or repr(error)})")
         elif isinstance(found := future.result(), Space):
             facts = replace(facts, spaces=(*facts.spaces, found))
@@ -111,7 +111,7 @@ def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
 
 
 def _xids(kmsg: Path) -> dict[str, Any]:
-    """Return the node's own errors in the kernel's log. A log without any record is one that may not be read."""
+    """Return the node's own errors in the kernel's log; no field if it shows no record, since it is unreadable then."""
     records = read_records(kmsg)
     found: tuple[Xid, ...] = tuple(xid for xid in xids(records) if xid.code in OF_THE_NODE)[-XIDS_MAX:]
     return {"xids": found} if records else {}
@@ -162,8 +162,8 @@ def mount_of(folder: Path) -> str:
 def describe_mount(folder: Path, mounts: str) -> str:
     """Describe the mount that a directory is on, by the text of a mountinfo file; empty if it has none.
 
-    proc_pid_mountinfo(5) has its format. `folder` is without links. The search follows the ids, from the root down the
-    tree of mounts to the last one above the directory: a line may come before that of the mount that it is on.
+    proc_pid_mountinfo(5) has its format. `folder` is without links. The line of a mount may come before that of its
+    parent. So the search follows the ids, from the root down the tree to the last mount above the directory.
 
     Where several mounts on one parent are above the directory, the one with the shortest path hides the others, since
     the way to them leads through it. If two have the same path, the later line hides the earlier one.

@@ -66,7 +66,7 @@ class _Seats(Struct, frozen=True):
         return self.nodes[self.node_numbers[seat]]
 
     def socket(self, seat: int) -> frozenset[int]:
-        """Return all CPUs of that node's socket."""
+        """Return all CPUs of the socket of the seat's NUMA node."""
         wanted = _socket(self.node(seat), self.host)
         same = (cpus for cpus in self.nodes.values() if _socket(cpus, self.host) == wanted)
         return frozenset().union(*same)

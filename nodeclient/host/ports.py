@@ -30,8 +30,8 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 def listening_address(advertised: str | None, *, standalone: bool) -> str:
     """Return the address of this host to listen at for other agents; empty for all addresses.
 
-    Agents connect to the `advertised` address, or else to the one by which the coordinator knows this node. That is
-    loopback if all nodes are on one host; a node knows that only if it is `standalone`.
+    Agents connect to the `advertised` address, or else to the one by which the coordinator knows this node. The latter
+    is loopback if all nodes are on one host, which only a `standalone` node knows.
     """
     if advertised is None:
         return LOOPBACK if standalone else ""
@@ -43,7 +43,7 @@ def listening_address(advertised: str | None, *, standalone: bool) -> str:
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens at `address`, or at all if it is empty, at a free port. Raises `OSError`."""
+    """Return a socket that listens at a free port of `address`, or of all addresses if empty. Raises `OSError`."""
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=dual)

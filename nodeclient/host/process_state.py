@@ -46,7 +46,7 @@ _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
 """The counters of /proc/PID/io to add up. The first two change at the end of a system call, the others during it."""
 
 _FUSE = re.compile(r"request_wait_answer|.*fuse_")
-"""The kernel functions in which a process sleeps for a file system in another program."""
+"""The kernel functions in which a process waits for a file system that another program serves."""
 
 _THREADS_MAX = 1_024
 """The limit of threads of a process: several for each CPU of a large host."""
@@ -70,9 +70,9 @@ class ProcessState(Struct, frozen=True):
     io_bytes: int
     """The bytes that the process and its descendants have read and written, if /proc shows them."""
     wants_cpu: bool
-    """Whether any of these threads is runnable, even if it gets little CPU time on a busy host."""
+    """Whether a thread of the process or its descendants is runnable, even if it gets little CPU time."""
     waits_for_disk: bool
-    """Whether any of these threads waits for a disk or a network file system."""
+    """Whether a thread of the process or its descendants waits for a disk or a network file system."""
 
 
 def sample_process(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:

@@ -76,7 +76,7 @@ def srun_advice(environ: Mapping[str, str]) -> str | None:
     """Return advice for a user with an allocation of several nodes, outside a step of srun; else None."""
     job, nodes = _number(environ, "SLURM_JOB_ID"), _number(environ, "SLURM_JOB_NUM_NODES")
     step = _number(environ, "SLURM_STEP_ID")
-    if job is None or nodes is None or nodes < 2 or (step is not None and step < SLURM_STEP_MAX):  # noqa: PLR2004  # one
+    if job is None or nodes is None or nodes <= 1 or (step is not None and step < SLURM_STEP_MAX):
         return None
     return (
         f"Slurm has given job {job} {nodes} nodes, but this is one nodeclient on one of them: start it on all by "

@@ -46,10 +46,10 @@ C = TypeVar("C", bound=Connection)
 
 
 class WorkerSocket(Generic[C]):
-    """A socket with its connections, which outlive it; all methods are for the running event loop."""
+    """A listening socket, and its connections, which outlive it; all methods are for the running event loop."""
 
     def __init__(self, name: str, connect: Callable[[socket.socket, int], C], on_packet: Callable[[C], None]) -> None:
-        """Begin without a socket; it gets a name in a folder.
+        """Begin without a socket; `name` will be that of its file.
 
         `connect` makes the record of a connection, with the process id of the peer. `on_packet` is called while there
         is a packet to read, or the end of the connection.
@@ -60,6 +60,7 @@ class WorkerSocket(Generic[C]):
         self._loop = asyncio.get_running_loop()
         self._acceptor: Acceptor | None = None
         self._most = 0
+        """The limit of connections."""
         self.connections: set[C] = set()
         """The open connections."""
 
@@ -69,9 +70,9 @@ class WorkerSocket(Generic[C]):
         return self._acceptor is not None
 
     def listen(self, folder: Path, workers: int) -> str:
-        """Accept the connections of so many workers, below a folder instead of the last one. Raises `OSError`.
+        """Listen in `folder`, and no longer in the last one, for so many `workers`; return the path. Raises `OSError`.
 
-        Return the path. A long one needs `workerlib.responder.address` to bind or connect.
+        A long path needs `workerlib.responder.address` to bind or connect.
         """
         self._stop_listening()
         path = folder / self._name
@@ -84,7 +85,7 @@ class WorkerSocket(Generic[C]):
         except BaseException:
             listener.close()
             raise
-        self._most = 2 * workers
+        self._most = 2 * workers  # a worker may connect again before its old connection is closed
         self._acceptor = Acceptor(listener, self._accept)
         return str(path)
 
@@ -204,7 +205,7 @@ def _close(fds: Sequence[int]) -> None:
 
 
 def receive_packet(connection: socket.socket) -> bytes | None:
-    """Return the next packet; None if there is none yet. It is empty if the peer is gone, or has sent too long a one.
+    """Return the next packet; None if there is none yet, empty if the peer is gone or has sent too long a packet.
 
     There is no buffer for descriptors, so the kernel closes those that come along.
     """
