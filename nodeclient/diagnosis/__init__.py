@@ -3,7 +3,7 @@
 - Why it failed: `diagnose` combines the evidence, which is the exit code, the end of stderr (`tracebacks`, prepared by
   `stderr_text`), the error file of the worker (`error_file`), and the kernel's OOM killer or the size of a failed
   allocation (`oom`). The coordinator decides which failure came first in the whole job.
-- The report of that: `report_text` formats it for a terminal and a log, and `error_file` for a scheduler.
-- Where it hangs: `stack_service` samples workers, and `stack_text` parses their answers. `recorder_files` reads the
-  same from files of torch's flight recorder.
+- The report: `report_text` formats it for a terminal and a log, and `error_file` for a scheduler.
+- Where it hangs: `stack_service` samples workers, and `stack_text` parses their answers. `recorder_files` reads
+  files of torch's flight recorder instead.
 """

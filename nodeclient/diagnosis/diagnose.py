@@ -39,7 +39,7 @@ OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
 
 EARLY_BYTES_MAX = 4_096
-"""The bytes of stderr in which the last lines of a worker that exited with 0 are looked for."""
+"""How many bytes of stderr to search for the last lines of a worker that exited with 0."""
 
 _NOT_OOM = "not the kernel's OOM killer"
 
@@ -61,7 +61,7 @@ class RoundDiagnoses:
         self._last_xid = max((xid.number for xid in xids(read_records())), default=-1)
 
     async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
-        """Find out why a worker ended, once its last output was moved."""
+        """Find out why a worker ended, once the pump has moved its last output."""
         stderr = await self._output.end_of_stderr(local_rank)
         # In a thread: it reads files, and the worker made one of them.
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
@@ -71,9 +71,10 @@ class RoundDiagnoses:
 
 
 async def early_output(ended: Sequence[Ended], output: Output, ranks: Sequence[int]) -> LastOutput | None:
-    """Return what the first of the workers that exited with 0 wrote last, once the round is over; None without one.
+    """Return the last output of the worker that was the first to exit with 0; None if it is not on this node.
 
-    Other workers may have failed because it left them. `ranks` are those of the node's workers, by local rank.
+    Other workers may have failed because it left them. It is called once the round is over. `ranks` are those of the
+    node's workers, by local rank.
     """
     if not ended or ended[0].rank not in ranks:
         return None
@@ -100,7 +101,7 @@ def diagnose(
 ) -> Diagnosis:
     """Find out why a worker ended. Never raises; reads a few small files.
 
-    `exit_code` is that of `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
+    `exit_code` is as in `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
     writes after a traceback. `oom_before` was counted before the worker was started. `root` and `kmsg` are the file
     system and the kernel's log to read.
     """
@@ -123,6 +124,7 @@ def diagnose(
         if logged is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
     finding = _explain_kill(signum, pid, oom_before, root, kmsg) or oom.explain_oversized(error, root)
+    # Without a count of the cgroup's kills, it may have been the OOM killer all the same.
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
@@ -146,7 +148,7 @@ def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
 
 
 def _with_context(written: Sequence[str], logged: tracebacks.LoggedError) -> list[str]:
-    """Return the lines of an error, and below it some from before it. An error that was also logged is shown once."""
+    """Return the lines of an error, and then some that came before it. An error that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, logged) for at in earlier}
     others = [line for at, line in enumerate(written[: logged.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line and not is_warning(line)]

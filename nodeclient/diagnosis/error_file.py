@@ -36,7 +36,7 @@ class RecordedError(Struct, frozen=True):
 
 
 def read_error_file(path: Path) -> RecordedError | None:
-    """Parse an error file; return None without content.
+    """Parse an error file; return None if it is missing, unreadable, or without an error.
 
     The file is not trusted: it may have any type, size and content. Never raises, never waits for a writer.
     """
@@ -107,14 +107,14 @@ def content(report: Report, now: float) -> dict[str, Any]:
         ],
         "consequences_count": report.consequences_count,
         "shared_by": shown.shared_by,
-        "ended_early": shown.before,
+        "ended_early": shown.before,  # a sentence about workers that had exited with 0
         "behind": shown.behind,
         "log": failure.log,
     }
     return {
         "message": {
-            # Workers that left early explain torch's error, so they come first. The finding needs the exit code before
-            # it: after a SIGKILL, it only names the sender.
+            # A worker that left early explains torch's error in the others, so it comes first. Without an error, `how`
+            # precedes `failure.message`, which after a SIGKILL says only who sent the signal.
             "message": shown.left_early or failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,

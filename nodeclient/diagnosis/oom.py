@@ -1,9 +1,9 @@
 """Finds out, without privileges, whether a worker ended for lack of memory.
 
-A worker that the kernel's OOM killer ends only dies of SIGKILL, and writes nothing. So the kernel's counters of such
-kills are compared with those before the worker was started: that of this process's cgroup, which its workers share
-(cgroup v2, or the memory controller of v1), and that of the whole host. The kernel counts before it kills, so the kill
-of a worker that has ended is counted. The kernel log has the memory of the worker, if this process may read it.
+A worker that the kernel's OOM killer ends dies of SIGKILL, and writes nothing. The kernel counts such kills for each
+cgroup (v2, or the memory controller of v1) and for the whole host. So two counters are compared with their values from
+before the worker was started: that of our cgroup, which our workers share, and that of the host. The kernel counts
+before it kills, so the kill of a worker that has ended is counted. Its log, if it may be read, has the worker's memory.
 
 An allocation that is larger than all memory of the host or the GPU fails at once. Such a size is a mistake of the
 script, often in a unit or a shape, and no host is short of memory.
@@ -32,7 +32,7 @@ class OomKills(Struct, frozen=True):
     """The kernel's counters of processes that the OOM killer has ended; None if not known."""
 
     cgroup: int | None = None
-    """The kills in this process's cgroup, for any limit."""
+    """The kills in this process's cgroup, whichever limit was reached."""
     host: int | None = None
     """The kills on the whole host."""
     limit_hits: Mapping[Path, int] = {}
@@ -45,7 +45,7 @@ class OomKill(Struct, frozen=True):
     reason: str
     """The exhausted resource."""
     certain: bool
-    """Whether the process was in this process's cgroup; otherwise it may be any process of this host."""
+    """Whether it was in our cgroup; otherwise it may be any process of this host."""
 
 
 def count_kills(root: Path = Path("/")) -> OomKills:
@@ -108,7 +108,7 @@ _KILLED = re.compile(
 def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
     """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it.
 
-    Pages of files do not count, since the kernel can take them back. If the number was reused, the last process counts.
+    Pages of files do not count, since the kernel can take them back. If the id was reused, the last process counts.
     """
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
@@ -153,7 +153,7 @@ def _explain(wanted: int, total: int | None, owner: str) -> str:
 
 
 def _bytes(number: str, unit: str) -> int:
-    """Return a size in bytes; 0 if it is none."""
+    """Return a size in bytes; 0 if `number` is no number."""
     try:
         return int(float(number) * 1024 ** _EXPONENTS[unit])
     except (ValueError, OverflowError):

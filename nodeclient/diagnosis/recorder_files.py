@@ -42,11 +42,11 @@ _PLAIN = (
     *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
 )
-"""The pickle instructions that make plain data: none imports, calls, or allocates as much as a number says."""
+"""The pickle instructions that make plain data: none imports, calls, or allocates memory by a number in the file."""
 
 
 class UnreadableDumpError(OperationalError):
-    """A file is no dump of torch's flight recorder, or is too large."""
+    """A file is no dump of torch's flight recorder or is too large, or a folder has no dumps."""
 
 
 class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one written in Python has a table of instructions
@@ -164,6 +164,7 @@ def _sample(rank: int, dump: Dump) -> WorkerStacks:
     """Return a sample of a rank, from its recording.
 
     A recorder may omit completed collectives. Then a group in which nothing waits is in `groups`, but has no entries.
+    No file says when it was written, so the collectives have no ages.
     """
     found = recorders.by_group(dump.entries, lambda name: dump.groups.get(name, ("", ()))[1], now_ns=0)
     groups = ((name, description, ranks) for name, (description, ranks) in dump.groups.items())

@@ -26,7 +26,7 @@ AGE_SHOWN_MIN_S = 1.5
 """The age from which on a failure's age is shown, in seconds."""
 
 WAITING_LINES_MAX = 20
-"""The limit of the lines of a worker that still needed another one, whose lines are shown too."""
+"""The limit of a worker's lines where those of another one, which left it early, are shown too."""
 
 RULE = "-" * 80
 
@@ -34,13 +34,13 @@ _TITLE = re.compile(rb"---- round \d+ (?:failed|hung|diverged): ")
 """The beginning of a report's first line."""
 
 LINES_MAX = 55
-"""The limit of the whole block: a terminal that fills a screen. The last lines of workers get what is left of it."""
+"""The limit of the whole block: a terminal that fills a screen has room for it. Lines of workers get the rest of it."""
 
 CONTEXT_CAPTION = "(before that, it wrote)"
 """The line between a traceback and the lines from before it, which are left out first where room is short."""
 
 FACT_LINES_MAX = 7
-"""The limit of each fact: a node's diagnosis of 512 characters fits. Six facts may be as long, and five are short."""
+"""The limit of each fact in lines: a node's diagnosis of 512 characters fits. Six facts may be that long."""
 
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
@@ -140,7 +140,7 @@ def _shown(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _caption(failure: FailureStatus) -> list[str]:
-    """Return a line that says what a worker's lines are; none above a traceback or a stack, which show it themselves.
+    """Return the line above a worker's lines that says what they are; none above a traceback or a stack.
 
     If nothing says why the worker exited, its lines are only logs of libraries, and the cause may be on its stdout.
     """
@@ -183,13 +183,13 @@ def _fact(label: str, text: str) -> list[str]:
 
 
 class SharedReports:
-    """Reports on one terminal of several nodes, each of which shows the report on a round: the first one is kept."""
+    """The reports of several nodes that write to one terminal. Each reports on a round: the first report is kept."""
 
     def __init__(self) -> None:
         self._shown: set[bytes] = set()
         """The first lines of the reports that are kept."""
         self._dropping: set[tuple[str, int]] = set()
-        """The streams whose last line was within a report that is dropped: each is a host and a descriptor."""
+        """The streams that are in the middle of a dropped report: each is a host and a descriptor."""
 
     def without_repeated(self, stream: tuple[str, int], lines: bytes) -> bytes:
         """Return whole lines of a stream without reports that were shown before."""

@@ -80,7 +80,7 @@ DUMP_BYTES_MAX = 256 * 1024
 """The limit of faulthandler's output."""
 
 ARRIVALS_WITHIN_S = 2.0
-"""The timeout of arrivals. A training worker answers in a tenth of a second, and nothing waits for the arrivals."""
+"""The timeout of arrivals. A training worker answers in a tenth of a second, and nothing else waits for them."""
 
 QUESTIONS_MAX = 4
 """The limit of a worker's unanswered questions: a stopped worker gets no more."""
@@ -132,7 +132,7 @@ class StackService:
     def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
         """Begin a round with these ranks; return the variable by which workers connect, or none if they cannot.
 
-        At `store_port` rank 0 serves torch's store: who waits for that port waits for nothing outside the job.
+        At `store_port` rank 0 serves torch's store: a worker that waits for it waits for nothing outside the job.
         """
         self.close()
         self._round, self._ranks, self._store_port = (run, number), ranks, store_port
@@ -220,7 +220,7 @@ class StackService:
         question = ARRIVALS + str(wanted.most).encode()
         asked = (self._ask(responder, question, ARRIVALS_WITHIN_S) for _, responder in present)
         packets = await asyncio.gather(*asked)
-        # One moment for the ages of all workers: the coordinator takes the times of one host as exact to each other.
+        # One moment for the ages of all workers: the coordinator takes the times of one host as comparable.
         now, recorders_now = self._loop.time(), time.time()  # noqa: TID251 - the recorder's clock
         found = tuple(_arrivals(rank, packet, recorders_now) for rank, packet in zip(ranks, packets, strict=True))
         respond(Arrivals(wanted.request, now, now - began_at, found, ""))
@@ -242,6 +242,7 @@ class StackService:
         answer = await self._inspect(responder, packet, after)
         shown = answer.threads[:1] if brief else answer.threads
         waits_for = clip(await self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
+        # All parts of a sample share one limit.
         most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places) - len(waits_for.encode())
         return WorkerStacks(
             rank=rank,
@@ -264,7 +265,7 @@ class StackService:
     async def _awaited_by(self, pid: int, state: ProcessState) -> str:
         """Return the thing outside its job that a process waits for; empty if the kernel does not answer in time.
 
-        A process that hangs in the kernel may have locked its memory, and then a thread that reads it hangs too.
+        A process that hangs in the kernel may hold the lock of its address space: who reads its memory then hangs too.
         """
         responders = {responder.connection.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(len(self._ranks))} - {0}

@@ -120,7 +120,7 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
 def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
     """Return an answer with only the places of a worker in its collectives, which `recorders.in_order` has sorted.
 
-    Raises any error if one is malformed.
+    Raises an error of any kind if a collective is malformed.
     """
     found = [(_collective(entry), min(_number(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
     if not found:
@@ -151,7 +151,7 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
 def read_dump(text: str, folder: str) -> WorkerAnswer:
     """Parse faulthandler's stacks, and move that of the main thread from the end to the front.
 
-    They include the responder's own thread, which a responder's answer leaves out.
+    The responder's own thread is left out, as from a responder's answer.
     """
     threads: list[list[Sequence[str]]] = []
     for line in text.splitlines():

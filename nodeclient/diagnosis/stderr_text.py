@@ -60,7 +60,7 @@ _WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as a terminal finally shows them, without torch's ranks and blank lines at the end."""
+    """Return the last lines as a terminal finally shows them, without torch's prefixes and blank lines at the end."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
     shown = [_RANK.sub("", line, count=1) for line in shown]

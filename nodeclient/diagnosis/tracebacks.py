@@ -2,8 +2,8 @@
 
 A program may have logged other tracebacks before, and much may follow the relevant one: warnings, C++ stacks, output of
 threads while Python shuts down. So all errors are found first, each with its origin. The last one of the main thread,
-or else of another one, is taken if the program did not go on for long after it. If a signal ended the program, an error
-in native code comes first. Pure; the lines are those of `stderr_text.last_lines`.
+or else of another thread, is taken if the program did not go on for long after it. If a signal ended the program, an
+error in native code comes first. Pure; the lines are those of `stderr_text.last_lines`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ FOLDED_LINES_MAX = 6
 """The limit of an exception's text in lines: errors of NCCL have four, and more may be the program's next output."""
 
 _HEADER = re.compile(r"(?:.*(?:\S|[\d%|)\]] ))?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
-"""The header of a traceback. A progress bar may stand before it on the line, but no word and a blank, as in `Original
-Traceback`."""
+"""The header of a traceback. A progress bar may stand before it, but no word and blank, as in `Original Traceback`."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent .*[─-][╮+]")
 """The header of the library rich, which typer uses too. In a log it is indented, and cut off if there is no room."""
@@ -59,7 +58,7 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 """The header of an uncaught exception of C++. Its text, if any, is one or two lines below."""
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"(Fatal Python error: .*)|\[?F\d{3,4} \d\d:\d\d:\d\d.*?\] (.*)")
-"""What Python's fault handler writes, or torch's C++ log, glog and absl with the line that ends a program."""
+"""The line of Python's fault handler, or that with which torch's C++ log, glog or absl ends a program."""
 _ABORT = re.compile(r"terminate called without an active exception")
 """The message of C++ when Python ends, for any reason, while native threads run, such as those of a process group."""
 _NOT_FOUND = re.compile(
@@ -136,7 +135,7 @@ def repeated(lines: Sequence[str], logged: LoggedError) -> Iterator[range]:
     innermost = _innermost(lines, logged)
     for other in _logged_errors(lines[: logged.first]):
         if _innermost(lines, other) == innermost:
-            # Other output may follow the earlier text at once, so the text ends where it differs from this one.
+            # Other output may follow the earlier text at once, so the text ends where it differs from the later one.
             pairs = zip(lines[other.exception : logged.first], lines[logged.exception : logged.end], strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             yield range(other.first, other.exception + same)
@@ -285,7 +284,7 @@ def _origin(lines: Sequence[str], first: int, header: int) -> ErrorOrigin:
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
     """Return the header of the exception that follows in a chain on the one that ends at `end`, if any."""
     following = [at for at in range(end, len(lines)) if lines[at] and not _REMOTE.fullmatch(lines[at])][:2]
-    chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
+    chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004 - a line and a header
     return following[1] if chained and _begins_another(lines[following[1]]) else None
 
 
