@@ -24,7 +24,7 @@ PERSON_MAX = 128
 
 
 def run(config: CommandConfig) -> int:
-    """Send a command for each name in turn; return the exit code of the first failure, or 0."""
+    """Send a command for a job, or for each node in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
     body = AdminBody(person(), config.reason, config.dry_run)
     if config.verb is Verb.STOP:

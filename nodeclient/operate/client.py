@@ -2,9 +2,9 @@
 
 Each request is a function that asks one contact point: a coordinator by its name, or at one address. The client calls
 it for one after the other until one answers, and follows a standby to the leader that it names. It skips coordinators
-that are silent; if the leader is, it waits for a standby to take over. A command is sent to one coordinator at most
-once: if its answer is lost or is not that of a coordinatord, nobody knows whether it was done. Commands that wait or
-follow `repeat` a read, so that they outlast a coordinator's restart.
+that are silent; if the leader is silent, it waits for a standby to take over. A command is sent to one coordinator, at
+most once: if its answer is lost or is not that of a coordinatord, nobody knows whether it was done. Commands that wait
+or follow `repeat` a read, so that they outlast a coordinator's restart.
 
 Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
@@ -121,10 +121,10 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
 def repeat(
     request: Callable[[], Iterable[Result]], *, answered: bool = True, ends_at: float = math.inf
 ) -> Iterator[Result]:
-    """Yield the results of one request after the other, once a second, until `ends_at` (monotonic clock, in seconds).
+    """Repeat a request once a second until `ends_at` (monotonic clock, in seconds), and yield all results.
 
-    `request` returns the results of one: a single answer, or those of a stream. `answered` tells whether a coordinator
-    has answered this command already. Until one has, every error is raised; after that only those that last.
+    `request` sends it once and returns its results: a single answer, or those of a stream. `answered` tells whether a
+    coordinator has answered this command already. Before an answer every error is raised, and later only lasting ones.
     """
     is_warned = False
     while True:
@@ -184,7 +184,7 @@ class Client:
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings, ends_at: float = math.inf) -> None:
         """Send requests to the first of these `coordinators` that answers, with a token from `access`.
 
-        None waits beyond `ends_at`, in seconds of the monotonic clock.
+        No request waits beyond `ends_at`, in seconds of the monotonic clock.
         """
         self._coordinators = tuple(coordinators)
         self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
@@ -200,7 +200,7 @@ class Client:
         return str(self._contacts[0].coordinator)
 
     def _within(self, seconds: float) -> float:
-        """Return how long to wait at most, which would be these `seconds` without the end of all waits."""
+        """Return how long a wait of at most these `seconds` may take, so that it ends at `ends_at`."""
         return min(seconds, max(LEAST_S, self._ends_at - time.monotonic()))
 
     def get(self, path: str) -> Any:
@@ -242,7 +242,7 @@ class Client:
         def ask(contact: ContactPoint) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
                 connection, token = stack.enter_context(self._connected(contact, Role.READ))
-                opened = connection.sock
+                opened = connection.sock  # `getresponse` may take it from the connection
                 answer = _get(connection, path, {**headers, **token})
                 opened.settimeout(self._within(SILENT_S_MAX))
                 if answer.status != HTTPStatus.OK:
@@ -333,7 +333,7 @@ class Client:
         """
         ends_at = time.monotonic() + self._within(TAKEOVER_WITHIN_S)
         while True:
-            contacts = [contact for several in self._contacts for contact in _expand_addresses(several)]
+            contacts = [contact for named in self._contacts for contact in _expand_addresses(named)]
             silent: list[ContactPoint] = []
             if len(contacts) > 1:
                 contacts, silent = self._sort_by_answers(contacts)
@@ -384,7 +384,7 @@ class Client:
     ) -> Result:
         """Return the result of the first of these `contacts` that has one. Raises `RequestError` with all reasons.
 
-        `silent` are those that have not answered before, and are not asked.
+        `silent` are those that did not answer for their health, and are not asked again.
         """
         errors = [f"{contact}: it does not answer" for contact in silent]
         refusals: list[str] = []
@@ -446,7 +446,7 @@ def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, s
 
 
 def _get_health(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-    """Ask a coordinator for its health. Raises `_WrongAnswerError` if it rejects that, as without TLS on its port."""
+    """Ask a coordinator for its health. Raises `_WrongAnswerError` if it rejects that, as a TLS port may."""
     answer = _get(connection, HEALTH_PATH, {})
     if answer.status == HTTPStatus.BAD_REQUEST:
         raise _WrongAnswerError("rejects a request that any coordinatord answers")

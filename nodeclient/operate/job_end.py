@@ -19,7 +19,7 @@ from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 ANSWERED_EVERY_S = 5.0
-"""How long the coordinator may wait for the end of the run: a connection may be lost without a trace."""
+"""How long the coordinator may hold a request while the run goes on: a connection may be lost without a trace."""
 
 GRACE_S = 2.0
 """How long an answer may take beyond the timeout of the command."""

@@ -58,8 +58,8 @@ def query(**values: object) -> str:
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     """Return the named job, or else the only one. With `live`, ended jobs count only if all have ended.
 
-    Raises `RequestError` if there is no job, or more than one. It names those that have not ended first, and then those
-    that have ended last.
+    Raises `RequestError` if there is no job, or more than one: it then names live jobs first, and the latest of the
+    ended ones before the others.
     """
     if named is not None:
         return named

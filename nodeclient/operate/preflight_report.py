@@ -47,7 +47,7 @@ def run(config: PreflightConfig) -> int:
     found = read(PreflightStatus, data)
     if config.json:
         write([json.dumps(data)])
-    elif not found.stopped:  # a node that was not tested yet has no figures, and gave no answer
+    elif not found.stopped:  # otherwise some nodes were not tested
         write(_lines(found))
     if found.stopped:
         raise RequestError(f"the preflight of job {job} ended early: {found.stopped}", ExitCode.TEMPFAIL)

@@ -32,7 +32,7 @@ def run(config: ReportConfig) -> int:
 
 
 def _without_failure(job: JobStatus) -> str:
-    """Say that no worker has failed by itself, and what else has: the last round that broke, and an earlier run."""
+    """Say that no worker has failed by itself; name the last round that broke, and the last earlier run that failed."""
     text = f"no worker of job {job.job} has failed by itself in run {job.run}"
     broken = next((past for past in reversed(job.rounds) if past.ended is not None and not past.planned), None)
     if broken is not None:

@@ -263,7 +263,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
 
 
 def _copies(job: JobStatus) -> str:
-    """Return which nodes copy their kept state to which others, and why some is not copied."""
+    """Return which nodes copy their kept state to which others, and why some state is not copied."""
     pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
     parts = [f"copies of {listed(pairs, len(pairs))}"] if pairs else []
     if job.kept is not None and job.kept.copy_problem:
@@ -386,7 +386,7 @@ def _steps(node: NodeStatus) -> str:
 
 
 def _late(late: LateStatus | None) -> str:
-    """Return the lateness of a node's latest worker, and the share of collectives in which it is the last."""
+    """Return the share of collectives in which a node's latest worker is the last, and its lateness."""
     return "-" if late is None else f"{late.last:.0%},{brief(late.late_s)}"
 
 

@@ -51,7 +51,7 @@ def watch_lines(
 ) -> int:
     """Write the result of `fetch` whenever its `gist` has changed, until this program is ended.
 
-    The gist is what a reader of a log wants to know of: ages and steps change all the time.
+    The gist leaves out ages, steps and the like, which change all the time.
     """
     last = fetch()
     write(format_result(last))
@@ -74,7 +74,7 @@ def watch_lines(
 def watch_screen(
     fetch: Callable[[], Result], format_result: Callable[[Result, TerminalInfo, int], list[str]], client: Client
 ) -> int:
-    """Draw the result of `fetch` each second, until Ctrl-C or q. `format_result` gets the terminal and its rows."""
+    """Draw the result of `fetch` each second, until Ctrl-C or q. `format_result` gets the rows that are free, too."""
     result = fetch()  # the first error, such as that of a wrong command line, is shown on the normal screen
     fetched_at = time.monotonic()
     failure = ""
@@ -130,10 +130,10 @@ class _Screen:
     def show(self, title: str, colour: Colour, draw: Callable[[TerminalInfo, int], list[str]]) -> None:
         """Redraw everything in one write, without flicker."""
         output = terminal()
-        rows = output.rows or ROWS_UNKNOWN
-        lines = draw(output, rows - 2)
-        if len(lines) > rows - 2:
-            lines = [*lines[: max(0, rows - 3)], f"and {counted(len(lines) - rows + 3, 'more line')}"]
+        room = (output.rows or ROWS_UNKNOWN) - 2  # without the title and the empty line below it
+        lines = draw(output, room)
+        if len(lines) > room:
+            lines = [*lines[: max(0, room - 1)], f"and {counted(len(lines) - room + 1, 'more line')}"]
         title = output.paint(title if output.columns is None else cut(title, output.columns), colour)
         # A line is erased before it is written: behind a line as wide as the terminal, the cursor stands on its last
         # character.

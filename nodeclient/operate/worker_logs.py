@@ -52,7 +52,7 @@ class _LogParts:
         self._config = config
         self._run = config.run or ""
         self._first_round: int | None = None
-        """The round in which it began: only there the end of a log is wanted, and in later ones all of it."""
+        """The round of the first part. Only of its logs the end is wanted; of later rounds' logs all is."""
         self._round: int | None = None
         """The round of the last part."""
         self._places: dict[Key, str] = {}
@@ -63,7 +63,7 @@ class _LogParts:
     def parts(self) -> Iterator[LogPart]:
         """Yield the parts until the last one. With `--follow` it survives a restart of the coordinator.
 
-        Without it, raises `LostError` if the coordinator becomes unreachable.
+        Without `--follow`, raises `LostError` if the coordinator becomes unreachable.
         """
         streams = repeat(self._stream, answered=False) if self._config.follow else self._stream()
         for data in streams:
@@ -118,25 +118,25 @@ class _LogPrinter:
         self._as_json = as_json
         self._cutters: dict[Key, LineCutter] = {}
         self._labels: dict[Key, bytes] = {}
-        self._notes_count = 0
+        self._unread_count = 0
         """The notes about logs that could not be read."""
-        self._all_notes = 0
+        self._notes_count = 0
         self._texts_count = 0
 
     @property
     def found_none(self) -> bool:
         """Whether no log could be read, and a note said why."""
-        return bool(self._notes_count) and not self._texts_count
+        return bool(self._unread_count) and not self._texts_count
 
     @property
     def is_empty(self) -> bool:
         """Whether there was neither text nor a note."""
-        return not (self._all_notes or self._texts_count)
+        return not (self._notes_count or self._texts_count)
 
     def print(self, part: LogPart) -> None:
-        self._all_notes += bool(part.note)
+        self._notes_count += bool(part.note)
         self._texts_count += bool(part.text)
-        self._notes_count += bool(part.note and part.node)  # a note of no node says nothing of a log
+        self._unread_count += bool(part.note and part.node)  # a note of no node says nothing of a log
         if self._as_json:
             write_text(f"{json.dumps(asdict(part))}\n")
             return
