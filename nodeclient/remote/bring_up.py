@@ -36,7 +36,7 @@ BEAT_S = 5.0
 """How often `up` shows that it lives; after 30 s of silence hosts count it as gone."""
 
 CLOSE_WITHIN_S = 20.0
-"""How long a program may take to end after its input has, without its workers: the coordinator takes 18 s at most."""
+"""How long a program may take to end after its input has ended, besides its workers' time: a coordinator takes 18 s."""
 
 
 def run(config: UpConfig) -> int:
@@ -151,7 +151,7 @@ class _Up:
         return [RunNode(arguments(config, rank, endpoint), token) for rank, endpoint in enumerate(endpoints)]
 
     async def _visit_all(self, hosts: Collection[str], errand: Errand) -> list[HostLink]:
-        """Begin a link to each of these hosts; log what one lacks, and raise `HostError` then."""
+        """Begin a link to each of these hosts. If some are not ready, log why and raise `HostError`."""
         visited = await asyncio.gather(*(self._visit(host, errand) for host in hosts), return_exceptions=True)
         errors = [visit for visit in visited if isinstance(visit, BaseException)]
         for error in errors:
@@ -195,7 +195,7 @@ def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:
         "join",
         f"--coord={endpoint}",
         *config.arguments,
-        *([f"--node-rank={rank}"] if rank < config.nodes[1] else []),
+        *([f"--node-rank={rank}"] if rank < config.nodes[1] else []),  # more nodes are spares
         *([f"--nproc-per-node={slots}"] if slots is not None else []),
         "--",
         *config.command,

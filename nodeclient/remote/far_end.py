@@ -78,14 +78,14 @@ async def _serve(lines: Iterator[bytes], arrival: Arrival) -> int:
         access = AccessSettings(config_home=os.environ.get("XDG_CONFIG_HOME", ""))
         token = await asyncio.to_thread(Client([Endpoint(LOOPBACK, embedded.port)], access).node_token)
         _send(structs.replace(arrival, port=embedded.port, token=token))
-        await asyncio.to_thread(next, lines, b"")  # their end, for signals come to nodes only
+        await asyncio.to_thread(next, lines, b"")  # waits for their end: only nodes are sent signals
     return ExitCode.OK
 
 
 def _pass_on_signals(lines: Iterator[bytes]) -> None:
     """Send this process the signals that come, and at the end SIGTERM, on which a node lets its workers save.
 
-    After another signal there is no SIGTERM: a second one would leave workers no time to save.
+    After another signal there is no SIGTERM: a second signal would leave workers no time to save.
     """
     was_told = False
     for name in lines:

@@ -26,13 +26,13 @@ SSH = shlex.split(
     "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
     " -o ServerAliveInterval=5 -o ServerAliveCountMax=4 --"
 )
-"""No terminal and no questions: a host whose key or user is not known yet is an error. A connection that the user
-shares already is used, but this one is shared with nobody, since the ssh that shares it would live on. Ports that the
-user forwards in other sessions are not forwarded again. Silence of 20 s ends it."""
+"""No terminal and no questions: a host whose key or user is not known yet is an error. It may use a connection that
+another ssh of the user shares, and shares none itself, since an ssh that shares its connection lives on. It forwards no
+ports, which other sessions of the user may forward already. Silence of 20 s ends it."""
 
 ANSWER_WITHIN_S = 60.0
-"""How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system. The start
-of a coordinator has its own time besides."""
+"""How long a host may take for an answer: a login may take 20 s, and imports take seconds on a slow file system. The
+start of a coordinator gets `START_WITHIN_S` on top."""
 
 ERRORS_WITHIN_S = 1.0
 """How long the rest of standard error may take after the end of the output."""
@@ -80,7 +80,7 @@ class HostLink:
         self.host = host
         self.is_here = is_here
         self.arrival = Arrival("")
-        """Its answer; without a release before it is there."""
+        """The program's answer; its `release` is empty until there is an answer."""
         self._transport = transport
         self._exited = program.exited
         self._stdin, self._stdout = program.stdin, program.stdout
@@ -110,9 +110,9 @@ class HostLink:
         return cls(host, *started, write, tasks, is_here=own)
 
     async def ask(self, errand: Errand) -> None:
-        """Send the errand, and wait for `arrival`. Raises `HostError`, whose cause the program may have said above."""
+        """Send the errand, and wait for `arrival`. Raises `HostError`, after what the program has said about it."""
         self.send(encode_line(errand))
-        serves = errand.workdir is None
+        serves = errand.workdir is None  # the program brings up the coordinator
         within_s = ANSWER_WITHIN_S + (START_WITHIN_S if serves else 0.0)
         try:
             async with asyncio.timeout(within_s):
@@ -141,7 +141,7 @@ class HostLink:
             self._stdin.write(line)
 
     async def close(self, within_s: float) -> None:
-        """End the program's input, on which it ends by itself; kill it after that time, or an ssh without an answer."""
+        """Close the program's input, so that it ends, and kill it after `within_s`; at once if it is a silent ssh."""
         self._stdin.close()
         await asyncio.wait([self._exited], timeout=within_s if self.is_here or self.arrival.release else 0)
         self.kill()
@@ -152,9 +152,9 @@ class HostLink:
         self._transport.close()
 
     async def _end(self) -> int:
-        """Wait for the end after that of its output; return the exit code.
+        """Wait until the program ends, which has closed its output; return the exit code, or `LOST`.
 
-        An ssh to a jump host, which other sessions share, may hold standard error for hours.
+        Standard error may stay open: the ssh to a jump host, which other sessions share, may hold it for hours.
         """
         await asyncio.wait([self._errors], timeout=ERRORS_WITHIN_S)
         await asyncio.wait([self._exited])

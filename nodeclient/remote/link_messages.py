@@ -21,7 +21,7 @@ Token = Annotated[str, Meta(max_length=1024)]
 
 
 class Message(Struct, frozen=True, tag=True):
-    """A line between the two."""
+    """A message between the two programs."""
 
     def __repr__(self) -> str:
         """Show no token."""
@@ -50,14 +50,14 @@ class Arrival(Message, frozen=True, tag=True):
     port: Annotated[int, Meta(ge=0, le=PORT_MAX)] = 0
     """The port of the coordinator."""
     token: Token = ""
-    """Its token for nodes."""
+    """The coordinator's token for nodes."""
 
 
 class RunNode(Message, frozen=True, tag=True):
     """The start of a node."""
 
     arguments: tuple[str, ...]
-    """Those of nodeclient."""
+    """The arguments of nodeclient."""
     token: Token
     """The coordinator's token; empty where it wants none."""
 
