@@ -27,9 +27,9 @@ ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
 SUSPECT_S = 4.0
-"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s. Its lease
-of 5 s expires at most half a second later, and then the standby that named it leads. The rest is a margin, which
-costs little: a coordinator that serves again is no suspect."""
+"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s. The
+leader's lease of 5 s expires at most half a second later, and then the standby that named it leads. The rest is a
+margin, which costs little: a coordinator that serves again is no suspect."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -57,7 +57,7 @@ class ContactPoints:
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """When each suspect fell silent: in the last `SUSPECT_S`, and it has not served this node since."""
+        """When each suspect fell silent: less than `SUSPECT_S` ago, and it has not served this node since."""
 
     @property
     def current(self) -> ContactPoint:
@@ -88,7 +88,7 @@ class ContactPoints:
         """Record how the attempt at `current` ended; return whether to make the next one at once.
 
         `served`: the coordinator served this node. `silent`: it did not answer, or fell silent later. `leader`: the
-        leader that it named as a standby. `addresses`: those of its name. `now` is in seconds, by a monotonic clock.
+        leader that it named as a standby. `addresses`: those of its host name. `now` is in monotonic seconds.
 
         If the named leader is a standby as well, its leader is not tried: both soon learn which one leads. A named
         leader that fell silent just now is tried, because it may still lead. If it does not answer soon, the standby
@@ -115,7 +115,7 @@ class ContactPoints:
     def _advance(self, addresses: Sequence[str]) -> None:
         """Go on to the next contact point after a failure of the current one, whose name has these addresses.
 
-        After a named leader has failed that has served this node, or fell silent, it is the standby that named it.
+        If a named leader failed, and had served this node or fell silent, the next one is the standby that named it.
         Otherwise it is the next address of the name that is being tried, if one is left, or else the next coordinator.
         """
         failed, self._leader = self._leader, None

@@ -66,7 +66,7 @@ class AccessSettings(Struct, frozen=True):
     def credential(self) -> Path | None:
         """The file with the token among systemd's credentials; None if there is none that this user can see.
 
-        A program of another user may have inherited the variable that names the directory.
+        This program may have inherited the variable with the directory from a service of another user.
         """
         path = Path(self.credentials, CREDENTIAL)
         is_there = self.credentials != "" and os.path.exists(path)  # noqa: PTH110 - `Path.exists` may raise
@@ -91,10 +91,9 @@ class Keyring(Struct, frozen=True):
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
         """Return the token for the coordinator with this pin. Raises `KeyringError`.
 
-        If there is none of this `role`, return one of another role. One for `admin` may read too. If the coordinator
-        refuses the token, its refusal names the role that is needed. With `any_key`, return one of the first
-        coordinator if there is none for this pin: the key of a coordinator that an authority has certified may be new,
-        or that of a proxy.
+        If there is none of this `role`, return one of another role: `admin` may read too, and a coordinator that
+        refuses the token names the needed role. With `any_key`, a token of the first coordinator will do if there is
+        none for this pin: the key of a coordinator that an authority has certified may be new, or that of a proxy.
         """
         wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
         found = self.tokens.get(wanted, ())
