@@ -75,7 +75,7 @@ class Membership:
         self._config = config
         self._thread = threading.Thread(target=self._run, name="coordinatord", daemon=True)
         self._ready = threading.Event()
-        """Set when the fields below are valid, or never will be."""
+        """Set when the next two fields are valid, or never will be."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: TorchrunNode | None = None
 
@@ -156,8 +156,8 @@ class Membership:
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
 
-        `failed` says that torchrun ends because its workers failed. Otherwise they have succeeded, or a signal ends it:
-        its round, if it has one, has not failed, and ends by `end_round`.
+        `failed` says that torchrun ends because its workers failed. Otherwise they have succeeded, or a signal ends
+        torchrun: then its round, if it has one, has not failed, and ends by `end_round`.
         """
         if failed:
             self._report_dead_workers("the workers of this torchrun failed for good, see its own output")
@@ -179,7 +179,7 @@ class Membership:
     def _report_dead_workers(self, why_failed: str) -> None:
         """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
-            if self._stage is TorchrunStage.OFFERED:
+            if self._stage is TorchrunStage.OFFERED:  # no worker of this round was started yet
                 return
             round_, self._round, self._stage = self._round, None, TorchrunStage.WAITING
         if round_ is not None:
@@ -201,9 +201,9 @@ class Membership:
             self._changed.notify_all()
 
     def end_round(self) -> bool:
-        """Make torchrun end its round; return whether its workers are dead already, which the node does not know yet.
+        """Make torchrun end its round, if it has one; return whether its workers are dead without the node knowing.
 
-        They are if a signal ends torchrun. If torchrun waits for a round, it has none to end.
+        They are if a signal has ended torchrun.
         """
         with self._changed:
             self._release()

@@ -1,9 +1,9 @@
 """The node of a torchrun process: carries out what the pure agent decides, as `nodeclient.shell.node` does elsewhere.
 
-torchrun starts and ends the workers, so this node has none of its own: it tells torchrun of a round and of its end. It
-learns of the workers only by torchrun's next request: it starts them, wants another round, or says that all succeeded.
-Each is about all workers at once, so to the agent they are one worker, with local rank 0. Everything here runs in one
-thread, which `Membership` connects with torchrun's threads.
+torchrun starts and ends the workers. This node tells torchrun of a round and of its end, and hears of the workers from
+torchrun: that it starts them, that they are dead, or that all have succeeded. Each is about all workers at once, so to
+the agent they are one worker, with local rank 0. Everything here runs in one thread, which `Membership` connects with
+torchrun's threads.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class TorchrunNode:
             await self._tasks.cancel()
             self._participation.close()
 
-    # Requests of torchrun
+    # Calls of `Membership`
 
     def on_started(self) -> None:
         """Record that torchrun starts the workers of its round."""
@@ -113,13 +113,13 @@ class TorchrunNode:
 
     def fail(self, why: str) -> None:
         """Leave because torchrun cannot take part in its round."""
-        self._fail(events.StartFailed(0, ExitCode.UNAVAILABLE, why), why)
+        self._fail(events.StartFailed(local_rank=0, exit_code=ExitCode.UNAVAILABLE, message=why), why)
 
     def leave(self) -> None:
         """Leave the job; further calls do nothing."""
         if not self._leaving:
             self._leaving = True
-            self._submit(events.LeaveRequested(0))
+            self._submit(events.LeaveRequested(signum=0))
 
     def end(self) -> None:
         """End `run` in any case."""
@@ -167,7 +167,7 @@ class TorchrunNode:
                 self._participation.session.send(observed)
             case effects.Reconnect(reason):
                 self._participation.session.close(reason)
-            case effects.Notice(_, text, "connected"):
+            case effects.Notice(_, text, "connected"):  # is logged even if torch logs only warnings
                 log_coordinator(job, text)
             case effects.Notice(level, text, _):
                 # torchrun itself has reported already that its workers ended.
@@ -176,7 +176,7 @@ class TorchrunNode:
                 self._show(report)
             case effects.Waiting(reason):
                 self._torchrun.on_waiting(with_torchrun_names(reason))
-                log(job, Level.INFO, reason)
+                log(job, Level.INFO, reason)  # replaces the names itself
             case effects.Exit():
                 self._participation.end(self._own_exit or effect)
 
