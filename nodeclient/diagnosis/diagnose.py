@@ -22,13 +22,7 @@ from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.error_file import RecordedError, read_error_file
 from nodeclient.diagnosis.report_text import CONTEXT_CAPTION
-from nodeclient.diagnosis.stderr_text import (
-    is_warning,
-    last_lines,
-    last_statement,
-    program_lines,
-    without_native_frames,
-)
+from nodeclient.diagnosis.stderr_text import last_lines, last_statement, program_lines, without_native_frames
 from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
@@ -151,7 +145,7 @@ def _with_context(written: Sequence[str], logged: tracebacks.LoggedError) -> lis
     """Return the lines of an error, and then some that came before it. An error that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, logged) for at in earlier}
     others = [line for at, line in enumerate(written[: logged.first]) if at not in repeated]
-    before = [line for line in without_native_frames(others) if line and not is_warning(line)]
+    before = [line for line in without_native_frames(others) if line]
     text = without_native_frames(written[logged.first :])
     room = min(len(before), CONTEXT_LINES, LAST_LINES_MAX - len(text) - 1)
     return [*text, CONTEXT_CAPTION, *before[-room:]] if room > 0 else text

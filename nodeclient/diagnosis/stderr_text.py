@@ -42,9 +42,6 @@ _LOG_LINE = re.compile(
 )
 """The beginning of a line that a library logged, which is no part of an exception's text."""
 
-_WARNING = re.compile(r"(?:\[rank\d+\]:\s?)?\[?W\d{3,4} \d\d:\d\d:\d\d")
-"""The beginning of a warning in torch's logs, see above."""
-
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*\b(?:ERROR|CRITICAL)\b")
 """An error that Python's logging wrote, which may have ended the program."""
 
@@ -77,11 +74,6 @@ def is_native_frame(line: str) -> bool:
 def is_log_line(line: str) -> bool:
     """Whether a line was logged by a library."""
     return _LOG_LINE.match(line) is not None
-
-
-def is_warning(line: str) -> bool:
-    """Whether a line is a warning of torch's own, which are many and long, and mostly say nothing of the error."""
-    return _WARNING.match(line) is not None
 
 
 def without_native_frames(lines: Iterable[str]) -> list[str]:
