@@ -5,6 +5,8 @@ Agents fetch copies in the background, and only while the round runs. `copy_plan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coordinatord.core.keeping.copy_plan import CopyPlan, buddies, plan_copies
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resumption import is_reachable, source_of
@@ -59,15 +61,38 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
 def copy_problem(kept: KeptState) -> str:
     """Return why some state is on only one host, and stays so; empty if copies are made, or all nodes share a host."""
-    refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
-    if refusals:
-        return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
+    if refusals := _refusals(kept):
+        return refusals
     if not any(plan.uncopied for plan in kept.copies.plans.values()) or len({*_domains(kept).values()}) == 1:
         return ""
-    without = [member.node for member in kept.run.roll.inside if not _takes_copies(member)]
-    if without:
-        return f"node {without[0]} takes no copies, by its --keep-memory or --keep-rate"
-    return "there is no node on another host"
+    return _unwilling(kept.run.roll.inside) or "there is no node on another host"
+
+
+def why_uncopied(kept: KeptState) -> str:
+    """Return why the state of lost nodes had no copies on another host; empty if it had, or none of the round is lost.
+
+    The plans of the copies are gone with the nodes.
+    """
+    durable, members = kept.run.durable, kept.run.members
+    if not durable.losses:
+        return ""
+    host_of = {loss.node: loss.host for loss in durable.lost}
+    host_of |= {node: member.offer.host for node, member in members.items()}
+    if len({host_of.get(node) for node in durable.order}) == 1:
+        return f"all nodes of round {durable.round} were on one host"
+    return _refusals(kept) or _unwilling(members[node] for node in durable.order if node in members)
+
+
+def _refusals(kept: KeptState) -> str:
+    """Name nodes that could not fetch their copies, and why; empty if all could."""
+    refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
+    return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
+
+
+def _unwilling(members: Iterable[Member]) -> str:
+    """Name the first of these nodes that is not to keep copies; empty if all are."""
+    node = next((member.node for member in members if not _takes_copies(member)), "")
+    return f"node {node} takes no copies, by its --keep-memory or --keep-rate" if node else ""
 
 
 def _takes_copies(member: Member) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
+from coordinatord.core.keeping.copying import why_uncopied
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
@@ -42,7 +43,9 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())
     other = "other " if text else ""
     what = "can be trusted" if is_spoiled else "is whole"
-    return f"{text}; no {other}step that nodes keep {what}"
+    uncopied = "" if text or is_spoiled else why_uncopied(kept)
+    copies = f", and copies were missing: {uncopied}" if uncopied else ""
+    return f"{text}; no {other}step that nodes keep {what}{copies}"
 
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:

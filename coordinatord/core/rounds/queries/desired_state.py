@@ -125,7 +125,7 @@ def _remark(run: Run, member: Member, goal: Goal) -> str:
         return member.remark
     divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
     warning = run.durable.exit_overdue or run.watching.remark
-    return clip("; ".join(filter(None, (divergence, warning))), MESSAGE_MAX)
+    return clip("; ".join(filter(None, (run.durable.lost_steps(), divergence, warning))), MESSAGE_MAX)
 
 
 def _round(run: Run, member: Member) -> int:

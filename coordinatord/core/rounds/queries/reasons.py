@@ -290,11 +290,13 @@ class Reasons:
         return self.with_notices(text)
 
     def with_notices(self, text: str) -> str:
-        """Add to a text which ranks have diverged, and what the last looks have found, if nothing is done about it."""
+        """Add to a text which steps are done again, which ranks have diverged, and what the last looks have found."""
         run = self._run
         if run.durable.state is not State.RUNNING:
             return text
-        return "; ".join(filter(None, (text, run.difference, run.watching.notice)))
+        if lost := run.durable.lost_steps():
+            text = text.replace(f"; {run.durable.why_anew}", "")  # `lost` ends with that
+        return "; ".join(filter(None, (text, lost, run.difference, run.watching.notice)))
 
 
 def ranks(killed: Killed) -> str:

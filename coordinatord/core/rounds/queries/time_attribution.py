@@ -85,8 +85,7 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
     ledger = run.durable.ledger
     if run.activity is Activity.SILENT:
         return ledger.divide(now, (Activity.SILENT, now))
-    repeats = run.durable.reached is not None and step < run.durable.reached
-    after = Activity.REDONE if repeats else Activity.TRAINING
+    after = Activity.REDONE if run.durable.is_repeated(step) else Activity.TRAINING
     broken_at = min([*_break_signs(run), now])
     started = (Activity.STARTING, min(first_step_at, broken_at))
     return ledger.divide(now, started, (after, broken_at), (Activity.DETECTING, now))

@@ -182,6 +182,8 @@ class DurableRun:
     """The longest stop timeout of the round's nodes, in seconds."""
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
+    why_anew: str = ""
+    """Why they resume from none, although nodes kept some; empty if they resume from one, or none was kept."""
     spoiled: tuple[SpoiledStep, ...] = ()
     """The steps that were damaged in memory, or in which ranks differed, in the order in which they were found. What is
     damaged on the disk, nodes report themselves."""
@@ -234,6 +236,18 @@ class DurableRun:
             return Activity.REDONE if self.repeats_steps else Activity.TRAINING
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
+
+    def lost_steps(self, step: int | None = None) -> str:
+        """Say which steps are done again since the round begins anew; empty if none are, or nothing was kept of them.
+
+        With `step`, it is as if that were the first step of the round.
+        """
+        repeats = self.repeats_steps if step is None else self.is_repeated(step)
+        return f"steps up to {self.reached:,} are done again: {self.why_anew}" if repeats and self.why_anew else ""
+
+    def is_repeated(self, step: int) -> bool:
+        """Whether a round whose first step is this one does steps again."""
+        return self.reached is not None and step < self.reached
 
     def nodes_of(self, ranks: Collection[int]) -> list[Ranks]:
         """Return the nodes of the current or last round that have any of these ranks, by group rank."""

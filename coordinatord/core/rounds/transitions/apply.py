@@ -197,7 +197,7 @@ def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> No
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.stop_timeout_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
     run.formed_reason, run.resume = record.reason, record.resume
-    run.spoiled, run.doubted = record.spoiled, record.doubted
+    run.spoiled, run.doubted, run.why_anew = record.spoiled, record.doubted, record.why_anew
     _begin_round(run, record, at)
 
 
@@ -228,7 +228,7 @@ def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float
     match record:
         case records.TrainingBegan():
             run.reports_steps = run.stepped = True
-            run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
+            run.repeats_steps = record.step is not None and run.is_repeated(record.step)
             run.entered_at = at
         case records.FirstStepOverdue():
             run.step_overdue = True
@@ -313,7 +313,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
     run.last_left, run.emptied_at, run.succeeded, run.unseen_told = False, None, set(), False
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
-    run.formed_reason = run.superseded_reason = run.last_end_reason = ""
+    run.formed_reason = run.superseded_reason = run.last_end_reason = run.why_anew = ""
     run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
     run.stop_asked = run.exit_overdue = ""
     run.reports_steps, run.resume, run.divergence = False, None, None

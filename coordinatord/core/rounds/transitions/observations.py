@@ -231,7 +231,8 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
     )
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
-    reason = f"a worker of node {node} has reported step {step}"
+    lost = run.durable.lost_steps(step)
+    reason = f"a worker of node {node} has reported step {step}" + (f"; {lost}" if lost else "")
     run.progress.record_start(run.durable.entered_at)  # when it was RUNNING; the record changes that time
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 

@@ -156,6 +156,8 @@ class RoundFormed(RoundRecord, frozen=True):
     """The spoiled steps, which no round resumes from any more, in the order in which they were found."""
     doubted: KeptStep | None = None
     """The first step in which ranks may differ, if this round resumes from it, or a later one, all the same."""
+    why_anew: Sentence = ""
+    """Why the round resumes from no step, although nodes kept some; empty if it resumes from one, or none was kept."""
 
 
 class RoundRemembered(RoundRecord, frozen=True):

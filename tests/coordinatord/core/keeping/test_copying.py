@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.copy_plan import TAKES_MAX, buddies
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.rounds.values.records import RoundFormed
+from coordinatord.core.rounds.values.records import RoundFormed, TrainingBegan
 from coordinatord.core.shown.job_view import kept_view
 from coordinatord.protocol.kept_state import Holding, KeptStep, PersistedStep
 from nodeclient.core.kept_groups import grouped
@@ -314,3 +314,37 @@ def test_a_node_that_goes_changes_one_pair_where_each_is_its_own_domain(drawn: l
     others = {node: domain for node, domain in drawn_nodes.items() if node != gone}
     before, after = buddies(drawn_nodes, {}), buddies(others, {})
     assert sum(before[node] != other for node, other in after.items()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("third", "why"),
+    [
+        ("gpu1", "all nodes of round 1 were on one host"),
+        ("gpu2", "node n1 takes no copies, by its --keep-memory or --keep-rate"),
+    ],
+)
+def test_who_begins_anew_for_lack_of_copies_is_warned_until_no_step_is_done_again(third: str, why: str) -> None:
+    job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3=f"host={third} keeps=yes")
+    job.save(64)
+    job.play("step n1 n2 n3 66", "drop n3", "advance 10s", "stopped n1 n2", "advance 60s")
+    anew = f"no step that nodes keep is whole, and copies were missing: {why}"
+    assert job.run.durable.formed_reason.endswith(f"; {anew}")
+    job.play("running n1 n2")
+    assert not job.desired("n1").remark
+    job.play("step n1 0", "advance 5s")
+    lost = f"steps up to 66 are done again: {anew}"
+    assert job.records(TrainingBegan)[-1].reason == f"a worker of node n1 has reported step 0; {lost}"
+    assert (job.desired("n1").remark, job.desired("n2").remark) == (lost, lost)
+    reason = "all workers are started (lost node n3; formed of nodes n1, n2)"
+    assert job.view().reason == f"{reason}; {lost}"
+    job.play("step n1 n2 67", "advance 5s")
+    assert not job.desired("n1").remark
+    assert lost not in job.view().reason
+
+
+def test_a_script_that_goes_on_from_its_own_checkpoint_is_not_warned() -> None:
+    job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3="host=gpu1 keeps=yes")
+    job.save(64)
+    job.play("step n1 n2 n3 66", "drop n3", "advance 10s", "stopped n1 n2", "advance 60s", "running n1 n2")
+    job.play("step n1 n2 66", "advance 5s")
+    assert not job.desired("n1").remark
