@@ -47,6 +47,8 @@ MAKES_GROUP = (
     "process group and makes another, start it by python -m workerlib.store; see nodeclient stacks"
 )
 
+REMEDY_IF_STOPPED = "`kill -CONT {pid}` on its host lets it go on"
+
 UNASKED = "a node cannot be asked where its workers stand"
 
 
@@ -70,11 +72,15 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
 
+    Where a signal has stopped all workers, somebody may want the whole job to stand still.
     It is empty also if some workers have ended: the job's state then names the others. Workers may wait for each other
     without a collective while they make a process group.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
         return ""
+    stopped = [worker for worker in look if worker.now is not None and worker.now.state == STOPPED]
+    if len(stopped) == len(look):
+        return _all_stopped(stopped)
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):
@@ -84,6 +90,13 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     positions = ((worker, script_position(worker.now)) for worker in look if worker.now is not None)
     making = next((worker for worker, position in positions if position.startswith("init_process_group ")), None)
     return NOBODY_WAITS if making is None else MAKES_GROUP.format(rank=making.rank, node=making.node)
+
+
+def _all_stopped(workers: Sequence[SeenWorker]) -> str:
+    """Say that a signal has stopped these workers, all of the round, and what lets the first of them go on."""
+    rank, pid = f"rank {workers[0].rank} on node {workers[0].node}", workers[0].now.pid if workers[0].now else 0
+    which = f"{rank} has" if len(workers) == 1 else f"all {len(workers)} workers, such as {rank}, have"
+    return f"{which} been stopped by a signal: {REMEDY_IF_STOPPED.format(pid=pid)}"
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:

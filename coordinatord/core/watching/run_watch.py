@@ -31,6 +31,7 @@ from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import (
     APART_S,
+    REMEDY_IF_STOPPED,
     UNASKED,
     compare,
     has_recorders,
@@ -57,7 +58,6 @@ _LEFT_TO_TORCH = (
 )
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
-_REMEDY_IF_STOPPED = "`kill -CONT {pid}` on its host lets it go on"
 _REMEDY = "`nodeclient restart` begins another round now"
 _REMEDY_IF_AGAIN = "see what that line waits for, and end the job by `nodeclient stop`"
 
@@ -261,7 +261,7 @@ class RunWatch(WatchingWing):
     def _remedy(self, culprit: SeenWorker) -> str:
         """Say what a person can do about a worker that others wait for and that may be slow."""
         if culprit.now is not None and culprit.now.state == STOPPED:
-            return _REMEDY_IF_STOPPED.format(pid=culprit.now.pid)
+            return REMEDY_IF_STOPPED.format(pid=culprit.now.pid)
         return _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
 
     def _record_unseen(self, event: Compared, now: float) -> bool:

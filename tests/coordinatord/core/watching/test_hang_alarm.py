@@ -8,6 +8,7 @@ from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, HangKind, Killed, Phase
 from tests.support.builders import a_failure
+from tests.support.looks import PID
 from tests.support.running_job import Job
 from tests.support.script import Stage, play
 
@@ -261,6 +262,11 @@ def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
 
 NOBODY_WAITS = "; no worker waits in a collective, so none is named: see nodeclient stacks"
 
+ALL_STOPPED = (
+    "; all 2 workers, such as rank 0 on node n1, have been stopped by a signal: "
+    f"`kill -CONT {PID}` on its host lets it go on"
+)
+
 MAKES_GROUP = (
     "; rank 0 on node n1 stands in init_process_group after earlier collectives: if the script destroys its "
     "process group and makes another, start it by python -m workerlib.store; see nodeclient stacks"
@@ -277,7 +283,7 @@ NO_COLLECTIVES = (
     ("shown", "notice", "then"),
     [
         *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands computes")),
-        ("stopped stopped", NOBODY_WAITS, "moves stands"),
+        ("stopped stopped", ALL_STOPPED, "moves stands"),
         ("makes_group makes_group", MAKES_GROUP, "moves stands"),
         ("connects connects", NOBODY_WAITS, "moves stands"),
         ("untold untold", NO_COLLECTIVES, "untold moves"),

@@ -7,12 +7,13 @@ from coordinatord.core.watching.look_comparison import (
     compare,
     judge_again,
     may_be_slow,
+    why_inconclusive,
     why_unseen,
 )
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.messages import HangKind
-from tests.support.looks import seen
+from tests.support.looks import PID, seen
 
 
 def look(*kinds: str) -> list[SeenWorker]:
@@ -38,6 +39,11 @@ def test_who_stands_still_in_two_looks_is_named(kind: str, verdict: HangKind) ->
     assert found.kind is verdict
     if verdict is not HangKind.NETWORK:
         assert found.ranks == (2,)
+
+
+def test_where_the_only_worker_is_stopped_by_a_signal_it_is_said_what_lets_it_go_on() -> None:
+    words = f"rank 0 on node n1 has been stopped by a signal: `kill -CONT {PID}` on its host lets it go on"
+    assert why_inconclusive(look("stopped")) == words
 
 
 @pytest.mark.parametrize(
