@@ -47,8 +47,11 @@ class AccessError(OperationalError):
     """A coordinator answers, but this client must not send it anything; the text says why, and what to do."""
 
 
-class WrongTokenError(AccessError):
-    """No coordinator accepts this client's tokens. A node retries only for a short time, as a token may be new."""
+class WrongAccessError(AccessError):
+    """No coordinator accepts this client's tokens, or its --insecure.
+
+    A node retries only for a short time, as a token may be new.
+    """
 
 
 class PlaintextError(AccessError):
@@ -70,7 +73,7 @@ class SecuredAttempt:
         A `proven` token is one that a coordinator has accepted from this process before. It is reused, because its file
         may be gone. Other tokens are looked up only if a coordinator with another key answers.
 
-        Raises `WrongTokenError`, and `AccessError` if a file with certificates cannot be used.
+        Raises `WrongAccessError`, and `AccessError` if a file with certificates cannot be used.
         """
         self._settings = settings
         self._proven = proven
@@ -84,7 +87,7 @@ class SecuredAttempt:
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
-            raise WrongTokenError(str(error)) from error
+            raise WrongAccessError(str(error)) from error
         if self._keyring.source:
             self.context = self._make_context()
 
@@ -116,7 +119,7 @@ class SecuredAttempt:
         match error:
             case PinError():
                 # A token that was given is wrong. The user's directory may get that of a new coordinator while we wait.
-                kind = WrongTokenError if self._settings.is_given else AccessError
+                kind = WrongAccessError if self._settings.is_given else AccessError
                 return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():
                 why = error.verify_message.rstrip(".")
@@ -141,7 +144,7 @@ class SecuredAttempt:
     def tls_required(self) -> AccessError:
         """Return the error for a coordinator that needs TLS, after an attempt without TLS."""
         if self._settings.insecure:
-            return AccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")
+            return WrongAccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")
         wanted = "" if self._role is Role.JOIN else f" --role {self._role}"
         return AccessError(
             f"{self._endpoint} wants a token, and there is none here: run coordinatord token new{wanted} --output FILE"

@@ -53,7 +53,7 @@ from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import STANDBY_STATUS, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
-from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongTokenError
+from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongAccessError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refused_chunk
 
@@ -87,8 +87,8 @@ READ_WITHIN_S = 5.0
 """How long to wait for the files of tokens and certificates. A file system that takes longer counts as hanging."""
 
 WRONG_FOR_S = 3.0
-"""How long all attempts must fail because of a wrong token before that is final. A coordinator knows of a new token
-within a second, and those that share a store within two."""
+"""How long all attempts must fail because of a wrong token, or --insecure, before that is final. A coordinator knows of
+a new token within a second, and those that share a store within two."""
 
 Request = ReadLog | AskStacks | AskArrivals
 """The questions of a coordinator, which it asks for its users or to find a hang."""
@@ -289,7 +289,7 @@ class CoordinatorConnection:
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
         except AccessError as error:
-            return self._deny(coordinator, str(error), wrong=isinstance(error, WrongTokenError))
+            return self._deny(coordinator, str(error), wrong=isinstance(error, WrongAccessError))
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             reason, status = _explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
             if status in DENIALS:
@@ -303,7 +303,7 @@ class CoordinatorConnection:
         return refused.message
 
     def _deny(self, coordinator: Endpoint, reason: str, *, wrong: bool) -> str:
-        """Report that a coordinator denies access, for a `wrong` token or not, and return the reason."""
+        """Report that a coordinator denies access, and return the reason; `wrong` as in `WrongAccessError`."""
         retry, patience_s = True, None
         if wrong:
             self._addresses.forget(coordinator)  # another coordinator may have that address now
@@ -488,7 +488,7 @@ async def _access_problem(
     # A 403 is about the rights of a valid token, and names it. Here the user has to know where the token is from.
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
         text = f"{_explain(contact.coordinator, error)} (this node's token is from {attempt.token_source})"
-        return (WrongTokenError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)
+        return (WrongAccessError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)
     speaks_tls = partial(attempt.speaks_tls, contact.address)
     if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(speaks_tls, "tls"):
         return attempt.tls_required()

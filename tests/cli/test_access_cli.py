@@ -48,6 +48,9 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
     node = place.node("--token-file", str(tmp_path / "gone"), environ=place.stranger)
     assert node.wait() == 77
     assert "the token gone was revoked" in node.lines[-1]
+    node = place.node("--insecure", environ=place.stranger)
+    assert node.wait() == 77
+    assert "speaks TLS only: leave --insecure out" in node.lines[-1]
 
 
 def test_a_coordinator_in_the_clear_gets_no_token(place: Place) -> None:
