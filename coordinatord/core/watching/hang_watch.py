@@ -67,6 +67,8 @@ class HangWatch:
     """The first look at the present wait for something outside the job; None if there is no such wait."""
     is_tolerated: bool = False
     """Whether there is such a wait, and it is shorter than `OUTSIDE_PATIENCE_S`: then `verdict` is no hang yet."""
+    stopped: str = ""
+    """Says that a signal has stopped all workers, by the last look; empty if it has not."""
     _pause_s: float = PAUSE_S
 
     def begin(self, now: float) -> int:

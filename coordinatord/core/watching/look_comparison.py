@@ -72,15 +72,14 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
 
-    Where a signal has stopped all workers, somebody may want the whole job to stand still.
     It is empty also if some workers have ended: the job's state then names the others. Workers may wait for each other
     without a collective while they make a process group.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
         return ""
-    stopped = [worker for worker in look if worker.now is not None and worker.now.state == STOPPED]
-    if len(stopped) == len(look):
-        return _all_stopped(stopped)
+    if stopped := all_stopped(look):
+        pid = look[0].now.pid if look[0].now else 0
+        return f"{stopped}: {REMEDY_IF_STOPPED.format(pid=pid)}"
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):
@@ -92,11 +91,13 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     return NOBODY_WAITS if making is None else MAKES_GROUP.format(rank=making.rank, node=making.node)
 
 
-def _all_stopped(workers: Sequence[SeenWorker]) -> str:
-    """Say that a signal has stopped these workers, all of the round, and what lets the first of them go on."""
-    rank, pid = f"rank {workers[0].rank} on node {workers[0].node}", workers[0].now.pid if workers[0].now else 0
-    which = f"{rank} has" if len(workers) == 1 else f"all {len(workers)} workers, such as {rank}, have"
-    return f"{which} been stopped by a signal: {REMEDY_IF_STOPPED.format(pid=pid)}"
+def all_stopped(look: Sequence[SeenWorker]) -> str:
+    """Say that a signal has stopped all workers, since somebody may want the whole job to stand still; else empty."""
+    if not look or any(worker.now is None or worker.now.state != STOPPED for worker in look):
+        return ""
+    rank = f"rank {look[0].rank} on node {look[0].node}"
+    which = f"{rank} has" if len(look) == 1 else f"all {len(look)} workers, such as {rank}, have"
+    return f"{which} been stopped by a signal"
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:

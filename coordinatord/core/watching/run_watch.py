@@ -33,6 +33,7 @@ from coordinatord.core.watching.look_comparison import (
     APART_S,
     REMEDY_IF_STOPPED,
     UNASKED,
+    all_stopped,
     compare,
     has_recorders,
     judge_again,
@@ -208,6 +209,7 @@ class RunWatch(WatchingWing):
         if not watch.is_pending or event.number != watch.number:
             return False
         section_end = _section_end(self._run)
+        watch.stopped = all_stopped(look.workers)
         can_judge = self._look_due() is not None and (section_end is None or section_end <= now)
         if not can_judge or self._compare(look, look) is None:  # a look that shows no hang by itself is in no pair
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
@@ -303,6 +305,11 @@ class RunWatch(WatchingWing):
             return False
         self.lateness_watch.record(event.nodes, self._run.progress.pace.usual_s, now)
         return self.lateness_watch.agreed_laggard is not None
+
+    @property
+    def stopped(self) -> str:
+        """Says that a signal has stopped all workers of the round, by the last look; empty if it has not."""
+        return self._hang.stopped
 
     @property
     def suspect(self) -> WorkerFailure | None:

@@ -23,7 +23,11 @@ def end(stage: Stage, killed: dict[str, Killed]) -> str:
 def test_the_end_of_a_round_names_whose_state_is_lost(asked: str) -> None:
     stage = play("join n1 n2 min=2 max=2", "running n1 n2", asked)
     verdict = end(stage, {"n1": Killed((0,), 1, 30.0)})
-    assert verdict.endswith(f"; {LOST}: rank 0 on node n1 (within 30 s)")
+    lost = f"; {LOST}: rank 0 on node n1 (within 30 s)"
+    assert verdict.endswith(lost)
+    if asked == "ask stop default":
+        stage.play("advance 1s")
+        assert stage.run.durable.reason.endswith(lost), "and so does the end of the job"
 
 
 @pytest.mark.parametrize(("number", "others"), [(3, "1 more node"), (5, "3 more nodes")])

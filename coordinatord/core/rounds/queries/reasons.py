@@ -73,10 +73,13 @@ class Reasons:
 
     @property
     def suspect(self) -> str:
-        """Name the worker that hangs, and its host, though the round is not ended for it; empty if none is known."""
+        """Name the worker that hangs, and its host, though the round is not ended for it; empty if none is known.
+
+        If a signal has stopped all workers, none of them hangs, and it says that.
+        """
         suspect = self._run.watching.suspect
         if suspect is None:
-            return ""
+            return self._run.watching.stopped
         # The message names the node. Its host is added if it has another name, and if the network is not the culprit.
         needs_host = suspect.host != suspect.node and suspect.failure.hang is not HangKind.NETWORK
         return f"the round hung{f' on host {suspect.host}' if needs_host else ''}: {suspect.failure.message}"
@@ -161,6 +164,12 @@ class Reasons:
         whys = "; ".join(islice(filter(None, drained), NAMES_MAX))
         asked = f"{name_some(nodes, len(nodes))} {'was' if len(nodes) == 1 else 'were'} asked to leave"
         return f"{asked}: {whys}" if whys else asked
+
+    @property
+    def stop_asked(self) -> str:
+        """Why an operator ends the run, and which workers were killed in the stop of its last round, if that was it."""
+        asked, ended = self._run.durable.stop_asked, self._run.durable.last_end_reason
+        return ended if ended.startswith(asked) else asked
 
     @property
     def last_step(self) -> str:

@@ -290,6 +290,11 @@ class WatchingWing:
         return None
 
     @property
+    def stopped(self) -> str:
+        """Says that a signal has stopped all workers of the round, by the last look; empty if it has not."""
+        return ""
+
+    @property
     def suspect(self) -> WorkerFailure | None:
         """The worker that hangs by the last looks, as a failure, whether or not it ends the round; None if none does.
 

@@ -62,7 +62,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     # There is no round. The keeping wing acts first: kept state is handed over before nodes are released. The judging
     # wing has suspect nodes tested before a round is formed.
     ((FORMING,), when.keeping_due, None, do.advance_keeping, ""),
-    ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
+    ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{reasons.stop_asked}{reasons.last_step}"),
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
     ((FORMING,), when.abandoned, FAILED, do.end_as_abandoned, _ABANDONED),
     ((FORMING,), when.judging_due, None, do.advance_judging, ""),

@@ -170,6 +170,17 @@ def test_nobody_is_named_if_all_are_stopped_or_one_works_or_a_debugger_holds_one
     assert job.stops == []
 
 
+def test_a_time_limit_ends_no_round_whose_workers_are_all_stopped_and_the_end_of_the_job_names_them() -> None:
+    job = Job("hang=10")
+    job.play("advance 10s", "seen stopped stopped", "advance 10s", "seen stopped stopped", "ask stop default")
+    assert job.stops == ["stop_asked"]
+    stopped = "all 2 workers, such as rank 0 on node n1, have been stopped by a signal"
+    assert job.desired("n1").remark == stopped
+    job.report("n1", phase=Phase.STOPPED, killed=Killed((0,), 1, 30.0))
+    job.play("stopped n2")
+    assert job.run.durable.reason.endswith(f"rank 0 on node n1 (within 30 s); {stopped}")
+
+
 def test_a_planned_stop_names_the_worker_that_hangs_where_others_may_not_end_in_time() -> None:
     job = Job("restarts=0")
     job.play(*HANGS, "ask restart default")
