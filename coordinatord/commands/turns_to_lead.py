@@ -35,7 +35,7 @@ from coordinatord.store.interface import LeadershipLostError, StoreError, Unread
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 0.5
-"""How often the leader checks that it hears a node: nodes try other coordinators after 5 s without it."""
+"""How often the leader checks that it hears a node: nodes try other coordinators after 4 s without it."""
 
 LET_LEAD_S = WATCH_SILENT_S_MAX + 2 * REQUEST_WITHIN_S
 """How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. It is enough

@@ -22,7 +22,7 @@ COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 failed."""
 
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds in seconds. Heartbeats come every second, and a node without an answer for 5 s looks for another
+"""Upper bounds in seconds. Heartbeats come every second, and a node without an answer for 4 s looks for another
 coordinator."""
 
 # Otherwise each histogram would have one more series, with its time of creation.

@@ -27,9 +27,9 @@ ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
 SUSPECT_S = 4.0
-"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s. The
-leader's lease of 5 s expires at most half a second later, and then the standby that named it leads. The rest is a
-margin, which costs little: a coordinator that serves again is no suspect."""
+"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 4 s. The
+leader's lease of 5 s expires at most 1.5 s later, and then the standby that named it leads. The rest is a margin, which
+costs little: a coordinator that serves again is no suspect."""
 
 
 class ContactPoint(Struct, frozen=True):

@@ -328,8 +328,7 @@ class Agent:
         if self._leaving.put_off_until is not None:
             dues.append((self._leaving.put_off_until, self._leaving.report))
         if connection.connected:
-            lease_end = connection.heard_at + connection.lease_s
-            dues.append((lease_end, lambda now: self._effects.append(connection.expire(now))))
+            dues.append((connection.drop_at, lambda now: self._effects.append(connection.drop(now))))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING:
             dues.append((self._search_deadline(), self._cut_off if self.phase in WORKING else self._end_search))

@@ -18,6 +18,11 @@ LEASE_S = 5.0
 OUTAGE_GRACE_S = 300.0
 """The defaults of the coordinator's policy. They apply until it grants the node others."""
 
+DROP_SHARE = 0.8
+"""The share of a lease after which a node gives up a silent session. If only the connection is dead, since a firewall
+has forgotten it, the rest suffices to join by another one before the coordinator counts the node as lost. An earlier
+end would cost more nodes their session on a network that loses packets, where TCP is often silent for seconds."""
+
 PROBE_LEASES = 4.0
 """How many leases a probe takes. The coordinator stretches a lease to three times its length on a bad network, and must
 declare a dead master lost before the probe fails: a loss is not charged, and a failed probe is."""
@@ -149,10 +154,15 @@ class ConnectionState:
         """How long to probe the master of a round."""
         return PROBE_LEASES * self.lease_s
 
-    def expire(self, now: float) -> Reconnect:
-        """Return the effect that ends a session whose coordinator was silent for a lease."""
+    @property
+    def drop_at(self) -> float:
+        """When to give up the session if the coordinator stays silent."""
+        return self.heard_at + DROP_SHARE * self.lease_s
+
+    def drop(self, now: float) -> Reconnect:
+        """Return the effect that ends a session whose coordinator was silent for too long."""
         self.heard_at = now  # so that this is done once before the shell submits `SessionClosed`
-        return Reconnect(f"the coordinator has been silent for {self.lease_s:g} s")
+        return Reconnect(f"the coordinator has been silent for {DROP_SHARE * self.lease_s:g} s")
 
     def heard_s(self, now: float) -> float:
         """Return how many seconds ago the coordinator was last heard in this session; 0 without a session."""

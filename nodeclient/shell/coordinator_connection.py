@@ -67,7 +67,7 @@ REACH_WITHIN_S = 1.0
 a busy one answers at once: its kernel accepts connections."""
 
 CLOSE_WITHIN_S = 0.5
-"""How long to wait for a close frame. A silent coordinator sends none, and must not delay the next attempt."""
+"""How long to wait for a close frame."""
 
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0
@@ -245,7 +245,7 @@ class CoordinatorConnection:
         """End the present connection, in which the coordinator has fallen silent, for this reason, and reconnect."""
         self._result.why_closed = reason
         if self._session is not None:
-            self._session.close()
+            self._session.abort()  # to wait for a close frame would delay the next attempt
 
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""

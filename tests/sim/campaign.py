@@ -56,6 +56,7 @@ APART = {
     109: finishes.late_exit_world,
     113: finishes.leaving_finish_world,
     127: finishes.unended_world,
+    131: history.forgetful_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -17,9 +17,10 @@ from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.server.driver import WRITE_WITHIN_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
 from tests.sim.disk_coincidences import LOST, PERSISTING
-from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
+from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, happen, leave_with_copy, strike
 from tests.sim.identity_claims import IdentityClaims
 from tests.sim.invariants.laws import Laws
+from tests.sim.invariants.rounds import WELL_FOR_S
 from tests.sim.kept_copies import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import (
@@ -291,6 +292,32 @@ def checkpoint_waiting_world(seed: int) -> World:
     world.go_on(FAULTS_FOR_S)
     come_to_rest(world)
     return world
+
+
+BESIDE_FORGOTTEN = ("worker fails", "coordinator killed", "operator restarts")
+
+
+def forgetful_world(seed: int) -> World:
+    """Play the history of a few nodes whose connections a firewall forgets, some of them or all."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    nodes = chance.choice([2, 3, 4])
+    scenario = replace(
+        drawn, nodes_min=1, nodes_max=nodes, hosts=nodes, max_restarts=9, workers=replace(drawn.workers, work_s=60.0)
+    )
+    world = begin(seed, scenario, 1.0)
+    for _ in range(chance.choice([1, 2, 4])):
+        world.queue.plan(chance.uniform(WELL_FOR_S, FAULTS_FOR_S), happen, world, "connections forgotten", _forget)
+    for _ in range(chance.choice([0, 0, 1])):
+        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_FORGOTTEN))
+    _outlast_faults(world, chance)
+    return world
+
+
+def _forget(world: World) -> None:
+    hosts = list(world.hosts.values())
+    for host in world.chance.sample(hosts, world.chance.randint(1, len(hosts))):
+        host.forget()
 
 
 SLOW_COMMIT_S = 0.9 * WRITE_WITHIN_S

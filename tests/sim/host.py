@@ -193,6 +193,12 @@ class Host:
             self.trouble()
             self._world.wires.reset(self.session)
 
+    def forget(self) -> None:
+        """Have a firewall or a load balancer forget the connection; others, old and new, get through as before."""
+        if self.session is not None:
+            self._world.trace.note("%s: its connection is forgotten", self.name)
+            self._world.wires.forget(self.session)
+
     @property
     def is_cut(self) -> bool:
         """Whether any packets are blocked."""

@@ -206,11 +206,15 @@ class Wires:
         self._queue.after(self._delay(session.host), self._reset_seen, session)
         session.host.ended(session)
 
-    def lose_host(self, session: Session) -> None:
-        """Remove a host without a packet: the coordinator's kernel notices when nothing is acknowledged."""
+    def forget(self, session: Session) -> None:
+        """Drop all that either side sends, without a packet: a kernel notices when nothing is acknowledged."""
         self._break(session)
-        session.open_at_host = False
         self._queue.after(UNACKNOWLEDGED_S, self._reset_seen, session)
+
+    def lose_host(self, session: Session) -> None:
+        """Remove a host without a packet."""
+        self.forget(session)
+        session.open_at_host = False
 
     def lose_coordinator(self, session: Session, *, notified: bool) -> None:
         """Remove the coordinator's process.

@@ -95,6 +95,7 @@ KINDS = (
     Kind(handovers.lone_node_world, 10, ((lambda laws: laws.kept.resumed, 1 / 2),)),
     Kind(handovers.planned_world, 10, ((lambda laws: laws.planned.untrained, 1 / 2),), handovers.PLANNED),
     Kind(history.mixed_world, 8, ((lambda laws: laws.facts.world.faults.total(), 2),)),
+    Kind(history.forgetful_world, 20, ((lambda laws: laws.facts.world.faults["connections forgotten"], 1),)),
     Kind(history.slow_store_world, 20, ((lambda laws: laws.facts.records["RoundFormed"], 2),)),
 )
 

@@ -97,7 +97,7 @@ def test_of_a_leader_that_is_paused_nodes_are_back_a_moment_after_they_fell_sile
     world.until(world.is_running, within=30)
     paused = world.daemon
     paused.pause()
-    world.until(lambda: world.daemon is not paused and world.daemon.up, within=LEASE_S + 1)
+    world.until(lambda: world.daemon is not paused and world.daemon.up, within=LEASE_S + 4)
     world.until(lambda: world.daemon.machine.sessions == 3, within=3)
     assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
 

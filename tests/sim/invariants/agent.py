@@ -354,7 +354,12 @@ class AgentLaws(Laws):
         quiet = host.well and self.world.queue.now - host.troubled_until > patience_s
         awake = daemon.up and not daemon.paused and self.world.queue.now - self.facts.slept_at > patience_s
         session = host.session
-        here = session is not None and session.life == daemon.life and session.number in daemon.machine._sessions
+        here = (
+            session is not None
+            and not session.broken
+            and session.life == daemon.life
+            and session.number in daemon.machine._sessions
+        )
         fair = not (quiet and awake and here) or network.harsh or network.spike_chance > 0
         self.check(fair, "%s doubts a coordinator that is well", host.name)
 
