@@ -50,6 +50,17 @@ class Identity(Struct, frozen=True):
             text = f"the certificate {self.certificate} with the key {self.key}: {why_unusable(error)}"
             raise IdentityError(text) from error
 
+    def expires_at(self) -> float:
+        """Return when this certificate expires, in seconds since 1970. Raises `IdentityError`."""
+        # The library takes 60 ms to load, and our own certificate never expires.
+        from cryptography import x509  # noqa: PLC0415
+
+        try:
+            text = _first_certificate(self.certificate)
+            return x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc.timestamp()
+        except (OSError, ValueError) as error:
+            raise IdentityError(f"the certificate {self.certificate}: {why_unusable(error)}") from error
+
     def derived_key(self, purpose: str) -> bytes:
         """Derive a key for another purpose. It is the same each time. Raises `IdentityError`."""
         try:

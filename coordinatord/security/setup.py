@@ -7,6 +7,7 @@ which clients' certificates are checked, if an organisation demands these.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import ssl
@@ -18,7 +19,7 @@ from msgspec import Struct
 from coordinatord.protocol.access_token import AccessToken
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.runtime.local_time import now
+from coordinatord.runtime.local_time import local, moment, now
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, remove_private, tokens_directory, write_private
@@ -39,6 +40,12 @@ removed."""
 
 PIN = "pin"
 """The file in this folder with the pin of an organisation's key, which `coordinatord token` needs for new tokens."""
+
+EXPIRES_SOON_S = 14 * 86_400.0
+"""How long before the end of a certificate users are warned: a week's holiday, and some days to get another one."""
+
+WARN_EVERY_S = 86_400.0
+"""How often they are warned of the same certificate."""
 
 SESSION_KEY = "sessions of browsers"
 """The purpose of the derived key that signs sessions."""
@@ -68,6 +75,8 @@ class _Loaded(Struct, frozen=True):
     pin: str
     """The hash of the key, which tokens have, so that clients know this coordinator by it."""
     certificate: bytes
+    expires_at: float
+    """When the certificate expires, in seconds since 1970; infinity for our own one."""
     authorities: bytes
     """The content of `client_authorities`; empty without the file."""
     session_key: bytes
@@ -84,6 +93,9 @@ class Security:
         """
         self._settings = settings
         self._environ = environ
+        self._clock = clock
+        self._warn_at = -math.inf
+        """When to warn again of a certificate that expires, by this clock."""
         self.token_store = TokenStore(settings.directory)
         self._ephemeral_file: tuple[Path, int] | None = None
         """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
@@ -93,6 +105,7 @@ class Security:
         self._store_pin(self.pin)
         self.gatekeeper = Gatekeeper(self.token_store, _browsers(self._loaded), clock)
         self.token_store.refresh()
+        self.warn_of_expiry()
 
     def make_first_tokens(self) -> None:
         """Make the first tokens and hand them out, unless an earlier start has done that.
@@ -121,6 +134,22 @@ class Security:
         """The pin of the key in use."""
         return self._loaded.pin
 
+    @property
+    def expires_at(self) -> float:
+        """When the certificate in use expires, in seconds since 1970; infinity if it never does."""
+        return self._loaded.expires_at
+
+    def warn_of_expiry(self) -> None:
+        """Warn, once a day, of a certificate that expires soon or has expired."""
+        at = self.expires_at
+        if now().timestamp() < at - EXPIRES_SOON_S or self._clock() < self._warn_at:
+            return
+        self._warn_at = self._clock() + WARN_EVERY_S
+        text = "the certificate %s expires at %s; from then on nodes with --tls-ca refuse it, as all do who check it"
+        advice = "put a renewed one in its place, and reload it by SIGHUP (systemctl reload coordinatord)"
+        names = fields("certificate_expires")
+        log.warning(f"{text}: {advice}", self._settings.certificate, moment(local(at)), extra=names)  # noqa: G004
+
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
@@ -138,6 +167,8 @@ class Security:
             if loaded.pin != before.pin:
                 self.gatekeeper.browsers = _browsers(loaded)
             _log_changes(before, loaded)
+            self._warn_at = -math.inf
+            self.warn_of_expiry()
         self.token_store.try_refresh()
 
     def close(self) -> None:
@@ -162,6 +193,7 @@ class Security:
             context=context,
             pin=pin,
             certificate=_read(identity.certificate),
+            expires_at=identity.expires_at() if self.has_given_certificate else math.inf,
             authorities=b"" if authorities is None else _read(authorities),
             session_key=identity.derived_key(SESSION_KEY),
         )

@@ -147,7 +147,7 @@ async def serve(
     answer_looks(driver, sessions.reads, tasks)
     change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
     driver.durable_records.watchers.append(change_signal.on_records)
-    admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper)
+    admin_api, metrics = AdminApi(driver), Metrics(driver, counters, security)
     updates = LiveUpdates(driver, change_signal, rounds_reader, sampler, security is None)
     apis = (
         JobsApi(driver, change_signal, rounds_reader, insecure=security is None),

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
-from coordinatord.security.gatekeeper import Gatekeeper
+from coordinatord.security.setup import Security
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
@@ -34,8 +34,8 @@ LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that dec
 class Metrics:
     """The metrics of one server, with a registry of its own, since a process may have two servers."""
 
-    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
-        """Begin with the restored machine, before the driver starts. Without a gatekeeper no request is denied."""
+    def __init__(self, driver: Driver, counters: Counters, security: Security | None) -> None:
+        """Begin with the restored machine, before the driver starts. Without `security` no request is denied."""
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.durable_records.watchers.append(self._rounds.on_records)
@@ -46,7 +46,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
-        for collector in (_Daemon(driver, counters, gatekeeper), self._jobs, *histograms):
+        for collector in (_Daemon(driver, counters, security), self._jobs, *histograms):
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
@@ -89,7 +89,7 @@ class _Daemon(Collector):
 
     _driver: Driver
     _counters: Counters
-    _gatekeeper: Gatekeeper | None
+    _security: Security | None
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families; reading plain numbers is safe in any thread."""
@@ -112,9 +112,13 @@ class _Daemon(Collector):
             "coordinatord_store_failures", "Failed attempts to write records.", counters.store_failures
         )
         yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", counters.heartbeats)
-        denied = 0 if self._gatekeeper is None else self._gatekeeper.denied
+        security = self._security
+        denied = 0 if security is None else security.gatekeeper.denied
         meaning = "Rejected callers: without a sufficient token, or with a bad certificate."
         yield CounterMetricFamily("coordinatord_denied", meaning, denied)
+        expires_at = math.inf if security is None else security.expires_at
+        meaning = "When the certificate in use expires, in seconds since 1970; +Inf if it never does."
+        yield GaugeMetricFamily("coordinatord_certificate_expiry_timestamp_seconds", meaning, expires_at)
         refused = CounterMetricFamily(
             "coordinatord_refused", "Messages that ended a node's session, by reason.", labels=["code"]
         )

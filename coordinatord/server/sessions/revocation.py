@@ -1,5 +1,7 @@
 """Reloads tokens when they change, and ends the sessions and requests of callers that have lost access.
 
+It also warns of a certificate that expires.
+
 A session and some requests last for hours, so it is not enough to check the token at their beginning.
 """
 
@@ -25,7 +27,7 @@ POLL_EVERY_S = 1.0
 async def watch_tokens(
     security: Security, sessions: NodeSessions, end_requests: Callable[[Callable[[Caller], bool]], None]
 ) -> None:
-    """End sessions and requests whose caller loses access, until cancelled.
+    """End sessions and requests whose caller loses access, and warn of the certificate, until cancelled.
 
     `end_requests` ends the HTTP requests of callers for whom a test is true.
     """
@@ -37,6 +39,7 @@ async def watch_tokens(
     known = store.tokens
     while True:
         await asyncio.sleep(POLL_EVERY_S)
+        security.warn_of_expiry()
         store.try_refresh()
         before, known = known, store.tokens  # the gatekeeper may have reloaded them too
         if known != before:

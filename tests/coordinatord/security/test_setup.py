@@ -3,8 +3,9 @@
 import logging
 import ssl
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from threading import Barrier
@@ -19,6 +20,7 @@ from coordinatord.commands.token import change_tokens
 from coordinatord.config.subcommands import parse
 from coordinatord.config.token_flags import TokenConfig
 from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
+from coordinatord.runtime.local_time import now
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private
 from coordinatord.security.identity import IdentityError, own_identity
@@ -26,6 +28,9 @@ from coordinatord.security.setup import FIRST_TOKENS, FOLDER, PIN, NoTokensDirec
 from coordinatord.security.token_store import FIRST_NAMES, TOKENS, TokenStore, find_by_secret, valid_names
 from tests.support.programs import NO_HOME, wait_until
 from tests.support.secured import add_token, secured
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+"""When certificates begin to be valid."""
 
 HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
 
@@ -170,8 +175,8 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def _organisation(folder: Path) -> tuple[Path, Path]:
-    issued = trustme.CA().issue_cert("coord.example")
+def _organisation(folder: Path, expires_at: datetime | None = None) -> tuple[Path, Path]:
+    issued = trustme.CA().issue_cert("coord.example", not_before=START, not_after=expires_at)
     certificate, key = folder / "own.pem", folder / "own.key"
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
@@ -285,6 +290,34 @@ def test_that_a_renewed_certificate_is_shown_is_said(tmp_path: Path, caplog: pyt
         certificate.write_bytes(again.public_bytes(serialization.Encoding.PEM))
         security.reload()
     assert "another certificate is shown from now on" in caplog.text
+
+
+def test_a_certificate_that_expires_is_warned_of_at_the_start_at_a_reload_and_once_a_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings(act: Callable[[], object]) -> int:
+        caplog.clear()
+        act()
+        return caplog.text.count(f"the certificate {certificate} expires at ")
+
+    def issue(left: timedelta) -> None:
+        _organisation(tmp_path, now() + left)
+
+    certificate, key = _organisation(tmp_path, now() + timedelta(days=13))
+    clock = [0.0]
+    settings = SecuritySettings(tmp_path / "s", certificate, key)
+    security = Security(settings, HOMELESS, lambda: clock[0])
+    assert caplog.text.count("expires at") == 1
+    assert security.expires_at == pytest.approx((now() + timedelta(days=13)).timestamp(), abs=60)
+    assert warnings(security.warn_of_expiry) == 0
+    clock[0] += 86_400
+    assert warnings(security.warn_of_expiry) == 1
+    issue(timedelta(days=-1))
+    assert warnings(security.reload) == 1
+    issue(timedelta(days=15))
+    assert warnings(security.reload) == 0
+    clock[0] += 86_400
+    assert warnings(security.warn_of_expiry) == 0
 
 
 def test_other_authorities_of_clients_leave_the_key_as_it_is(tmp_path: Path) -> None:

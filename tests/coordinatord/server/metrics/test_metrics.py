@@ -1,5 +1,6 @@
 """`GET /metrics`: what is counted, under which names; it goes when its job goes."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -73,6 +74,7 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
         shown = await scraped(server)
         assert shown("sessions") == 0
         assert shown("store_ok") == 1
+        assert shown("certificate_expiry_timestamp_seconds") == math.inf
         assert {shown("jobs", state=state) for state in State} == {0}
         assert ("process_resident_memory_bytes", frozenset()) in shown.samples
         assert not list(shown.named("job_state"))
