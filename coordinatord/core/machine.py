@@ -78,6 +78,7 @@ class Coordinator:
             events.Reported: self._report,
             events.Connected: self._connect,
             events.Disconnected: self._disconnect,
+            events.TokensRevoked: self._revoke,
             events.AdminRequested: self._carry_out,
             events.Tick: self._tick,
             events.StoreFailed: self._store_failed,
@@ -246,7 +247,6 @@ class Coordinator:
         if run is None or member is None:
             return
         member.session.id, member.session.closed_at = None, decision.now
-        member.session.revoked = event.revoked
         run.roll.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
@@ -255,6 +255,11 @@ class Coordinator:
                 self._leases.shorten(run, member, self._heartbeat_s, decision.now)
             self._sleep_watch.expect_return(self.policy, decision.now)
         self._advance(run, decision)
+
+    def _revoke(self, event: events.TokensRevoked, _: Decision) -> None:
+        for run in self.registry.runs.values():
+            for member in run.members.values():
+                member.session.revoked |= member.session.token in event.tokens
 
     def _carry_out(self, event: events.AdminRequested, decision: Decision) -> None:
         if self.store_error is not None:

@@ -171,7 +171,7 @@ async def serve(
         tasks.spawn(sampler.watch(), name="sampler")
         tasks.spawn(ArrivalReads(driver, sessions.reads, tasks).watch(), name="arrivals")
         if security is not None:
-            tasks.spawn(watch_tokens(security, sessions, access.end_invalid), name="tokens")
+            tasks.spawn(watch_tokens(security, driver, sessions, access.end_invalid), name="tokens")
         tasks.spawn(measure_lag(counters), name="lag")
         bound_host, bound_port = listeners[0].getsockname()[:2]
         scheme = "http" if security is None else "https"

@@ -20,6 +20,7 @@ from coordinatord.core.rounds.events import (
     StoreFailed,
     StoreRecovered,
     Tick,
+    TokensRevoked,
 )
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX
@@ -183,8 +184,10 @@ class Peers:
     def _disconnect(self) -> None:
         session = self._some_session()
         if session is not None:
+            if self._choices.one_in(8):
+                self._handle(TokensRevoked(frozenset({self._choices.of(self._tokens)})))
             self._forget(session)
-            self._handle(Disconnected(session, self._choices.one_in(8)))
+            self._handle(Disconnected(session))
 
     def _ask(self) -> None:
         kind = self._choices.of(REQUESTS)

@@ -226,18 +226,27 @@ def _misses_the_end(world: World) -> None:
 # Tokens
 
 
+REVOKED_AFTER_S = 0.04
+"""When a token is revoked after its node was torn off: the coordinator has seen it, and the node is not back."""
+
+
 def _token_revoked(world: World) -> None:
-    """Revoke the token of a node, which has another one by then; with odd seeds, while the coordinator is away."""
+    """Revoke the token of a node, which has another one by then.
+
+    With odd seeds the coordinator is away then, and with every other even one the node.
+    """
 
     def act() -> None:
         host = world.chance.choice(in_round(world))
-        host.token = f"another token of {host.node}"
+        token, host.token = host.token, f"another token of {host.node}"
         if world.seed % 2:
             world.daemon.crash()
             world.invariants.identities.revoked(host.node, host.incarnation)
             world.queue.after(1.0, world.daemon.start)
         else:
-            world.daemon.revoke(host)
+            if world.seed % 4:
+                host.reset()
+            world.queue.after(REVOKED_AFTER_S, world.daemon.revoke, host, token)
 
     once(world, lambda: trains(world), act)
 

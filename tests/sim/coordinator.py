@@ -24,6 +24,7 @@ from coordinatord.core.rounds.events import (
     StoreFailed,
     StoreRecovered,
     Tick,
+    TokensRevoked,
 )
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.admin_requests import Request
@@ -300,13 +301,14 @@ class SimulatedCoordinator(abc.ABC):
                 self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
                 self._submit(Disconnected(session.number))
 
-    def revoke(self, host: Host) -> None:
-        """Revoke the token of a host's node: its session ends."""
+    def revoke(self, host: Host, token: str) -> None:
+        """Revoke the token that a host's node had until now: its session ends."""
+        self._submit(TokensRevoked(frozenset({token})))
         numbers = [number for number, session in self._sessions.items() if session.host is host]
         for number in numbers:
             self._world.trace.note("the token of %s is revoked", host.name)
             self._world.wires.send(self._sessions.pop(number), DOWN, None)
-            self._submit(Disconnected(number, revoked=True))
+            self._submit(Disconnected(number))
 
     def _ring(self, machine: Coordinator) -> None:
         if self.up and self.machine is machine:

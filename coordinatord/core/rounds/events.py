@@ -42,8 +42,13 @@ class Disconnected(Event, frozen=True):
     """A session ended, by whichever side."""
 
     session: int
-    revoked: bool = False
-    """Whether it ended because its access token is no longer valid; the node may come back at once with another."""
+
+
+class TokensRevoked(Event, frozen=True):
+    """Access tokens are no longer valid. Their nodes, connected or not, may come back at once with others."""
+
+    tokens: frozenset[str]
+    """Their names."""
 
 
 class AdminRequested(Event, frozen=True):

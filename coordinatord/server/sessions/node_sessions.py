@@ -134,7 +134,6 @@ class NodeSessions:
         """Close the sessions of callers that are no longer admitted."""
         for session in [*self._joined.values(), *self._joining]:
             if is_invalid(session.caller):
-                session.revoked = True
                 names = fields("session_revoked", job=session.job, node=session.node)
                 log.info("its token %s is no longer valid, so its session ends", session.caller.name, extra=names)
                 session.close(CloseCode.POLICY_VIOLATION, reason=f"the token {session.caller.name} was revoked")
@@ -265,7 +264,7 @@ class NodeSessions:
                 log.debug("connection lost: %s", error, extra=names)
             del self._joined[session.number]
             self.reads.close(session.number)
-            self._driver.submit(Disconnected(session.number, session.revoked))
+            self._driver.submit(Disconnected(session.number))
 
     def _begin(self, session: NodeSession, join: Join, size: int) -> None:
         session.number = next(self._numbers)
@@ -309,8 +308,6 @@ class NodeSession(WebSocket):
         self._refilled_at = 0.0
         """When `FrameReader.allowed` was last raised, by the loop's clock."""
         self.caller = caller
-        self.revoked = False
-        """Whether the caller's token is no longer valid."""
         self.number = 0
         """The number of the session; 0 until its `Join`."""
         self.version = PROTOCOL_VERSION

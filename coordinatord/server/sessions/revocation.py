@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
+from coordinatord.core.rounds.events import TokensRevoked
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.setup import Security
-from coordinatord.security.token_store import KnownToken, valid_names
+from coordinatord.security.token_store import valid_names
+from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_sessions import NodeSessions
 
 log = logging.getLogger(__name__)
@@ -25,7 +27,10 @@ POLL_EVERY_S = 1.0
 
 
 async def watch_tokens(
-    security: Security, sessions: NodeSessions, end_requests: Callable[[Callable[[Caller], bool]], None]
+    security: Security,
+    driver: Driver,
+    sessions: NodeSessions,
+    end_requests: Callable[[Callable[[Caller], bool]], None],
 ) -> None:
     """End sessions and requests whose caller loses access, and warn of the certificate, until cancelled.
 
@@ -43,17 +48,17 @@ async def watch_tokens(
         store.try_refresh()
         before, known = known, store.tokens  # the gatekeeper may have reloaded them too
         if known != before:
-            _log_change(before, known)
+            was, valid = valid_names(before), valid_names(known)
+            _log_change(logging.INFO, "valid from now on", valid - was)
+            _log_change(logging.WARNING, "no longer valid", was - valid)
+            driver.submit(TokensRevoked(was - valid))  # first, since the end of a session would be taken for a death
             sessions.close_invalid(is_invalid)
             end_requests(is_invalid)
         else:  # no token has changed, but a browser's session also ends by its age
             end_requests(lambda caller: caller.in_browser and is_invalid(caller))
 
 
-def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:
-    was, valid = valid_names(before), valid_names(now)
-    new, old = (valid - was, "valid from now on"), (was - valid, "no longer valid")
-    for level, (names, text) in ((logging.INFO, new), (logging.WARNING, old)):
-        if names:
-            listed = clip(", ".join(sorted(names)))
-            log.log(level, "access tokens that are %s: %s", text, listed, extra=fields("tokens_changed"))
+def _log_change(level: int, text: str, names: Collection[str]) -> None:
+    if names:
+        listed = clip(", ".join(sorted(names)))
+        log.log(level, "access tokens that are %s: %s", text, listed, extra=fields("tokens_changed"))

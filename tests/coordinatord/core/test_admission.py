@@ -99,7 +99,8 @@ def test_the_identity_of_a_node_that_may_be_heard_is_refused_to_another_tokens_b
     assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, True)
     assert refused.message == (
         "node n1 of job mnist is here already, from 10.0.0.1, with the token nodes; this one has the token stranger:"
-        " give each node its own --node-id"
+        " if it is the same node, revoke its old token (coordinatord token revoke nodes), else give each node its own"
+        " --node-id"
     )
 
 

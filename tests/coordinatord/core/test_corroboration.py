@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.events import Disconnected
+from coordinatord.core.rounds.events import Disconnected, TokensRevoked
 from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
 from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Ended
@@ -29,6 +29,15 @@ KILLED = """
 def losses(stage: Stage) -> list[tuple[str, float]]:
     """Return who was lost, and how long after its session had closed."""
     return [(record.node, record.silent_s) for record in stage.records(NodeLost)]
+
+
+def revoke(stage: Stage, *nodes: str) -> None:
+    """Revoke the token of these nodes, whose sessions end then."""
+    for node in nodes:
+        stage.run.members[node].session.token = node
+    stage.coordinator.handle(TokensRevoked(frozenset(nodes)), stage.now)
+    for node in nodes:
+        stage.coordinator.handle(Disconnected(stage.puppets[node].session), stage.now)
 
 
 def test_the_failure_may_be_known_first() -> None:
@@ -108,15 +117,14 @@ def test_a_worker_of_another_node_that_had_exited_well_explains_the_failure(node
 
 def test_a_revoked_token_closes_the_session_of_a_node_that_is_well() -> None:
     stage = play(TRIO)
-    stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)
+    revoke(stage, "n3")
     stage.play("fail n1 of=peer", "stopped n2", "failed n1")
     assert losses(stage) == []
 
 
 def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> None:
     stage = play(TRIO)
-    for puppet in stage.puppets.values():
-        stage.coordinator.handle(Disconnected(puppet.session, revoked=True), stage.now)
+    revoke(stage, *stage.puppets)
     stage.play("advance 10s")
     assert "their access tokens are no longer valid, so give them others" in situation(stage.run, stage.now)
     stage.play("reconnect n1")
@@ -125,7 +133,7 @@ def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> 
 
 def test_a_node_that_is_lost_as_its_token_was_revoked_is_said_to_be() -> None:
     stage = play(TRIO)
-    stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)
+    revoke(stage, "n3")
     stage.play("advance 10s")
     assert [lost.reason for lost in stage.records(NodeLost)] == ["its access token is no longer valid"]
 

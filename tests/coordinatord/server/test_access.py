@@ -192,6 +192,25 @@ async def test_a_node_keeps_its_identity_when_the_coordinator_starts_again(ours:
     await store.close()
 
 
+async def test_a_node_that_is_away_when_its_token_is_revoked_may_come_back_with_another_one(
+    ours: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
+    other, store = ours.add("other", Role.JOIN), SqliteStore.open(tmp_path / "state")
+    async with serving(ours, store) as server:
+        assert await goal_of(server, ours.token(), join("a", nodes=2)) is Goal.WAIT
+    again = secured(tmp_path)
+    async with serving(again, store) as server:
+        refused = await refusal_of(server, other, join("a", nodes=2))
+        assert "coordinatord token revoke first-join" in refused.message
+        again.store.revoke("first-join")
+        [run] = server.driver.machine.jobs.values()
+        await until(lambda: run.members["a"].session.revoked)
+        assert await goal_of(server, other, join("a", nodes=2)) is Goal.WAIT
+        assert len(run.members) == 1
+    await store.close()
+
+
 async def test_a_revoked_token_ends_what_it_began(
     ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Batch, Refuse
-from coordinatord.core.rounds.events import Connected, Disconnected, Event
+from coordinatord.core.rounds.events import Connected, Event, TokensRevoked
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.messages import RefusalCode
 from tests.sim.invariants.laws import Facts, Laws
@@ -39,10 +39,11 @@ class IdentityLaws(Laws):
         """Note the token of a node that joins, and a token that is revoked."""
         if isinstance(event, Connected):
             self._tokens[event.join.node, event.join.incarnation] = event.token
-        elif isinstance(event, Disconnected) and event.revoked:
-            _, member = self.world.daemon.machine._sessions.get(event.session, (None, None))
-            if member is not None:
-                self.revoked(member.node, member.incarnation)
+        elif isinstance(event, TokensRevoked):
+            run = self.world.daemon.machine.jobs.get("job")
+            for member in () if run is None else run.members.values():
+                if member.session.token in event.tokens:
+                    self.revoked(member.node, member.incarnation)
 
     def revoked(self, node: str, incarnation: int) -> None:
         """Note that the token of a node is no longer valid."""

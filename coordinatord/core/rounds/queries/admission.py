@@ -105,13 +105,14 @@ def check_drained(cluster: DurableCluster, join: Join) -> None:
 def check_token(known: Member | None, event: Connected) -> None:
     """Refuse a node whose id is in use under another access token, until that lease is over. Raises `RefusedError`.
 
-    Otherwise the bearer of any token could take the place of any node.
+    Otherwise the bearer of any token could take the place of any node, also with its incarnation, which is no secret.
     """
     if known is None or known.lease.expired or known.session.revoked or known.session.token in {"", event.token}:
         return
     text = (
         f"node {known.node} of job {event.join.job} is here already, from {known.session.peer_address}, with the token"
-        f" {known.session.token}; this one has the token {event.token}: give each node its own --node-id"
+        f" {known.session.token}; this one has the token {event.token}: if it is the same node, revoke its old token"
+        f" (coordinatord token revoke {known.session.token}), else give each node its own --node-id"
     )
     raise RefusedError(RefusalCode.FORBIDDEN, text, retry=True)
 
