@@ -60,7 +60,7 @@ def add_coordinators(parser: SettingsParser, **options: Any) -> None:
 def read_access(
     parser: SettingsParser, given: argparse.Namespace, *, plaintext_allowed: bool = False
 ) -> AccessSettings:
-    """Make the settings. Raises `SettingsError`."""
+    """Make the settings; `plaintext_allowed` as in `AccessSettings`. Raises `SettingsError`."""
     parser.require_both(given, "certificate", "key")
     return filled(
         AccessSettings,

@@ -1,4 +1,4 @@
-"""Makes the settings of a node from parsed flags, for each of the three command lines that start a node.
+"""Makes the settings of a node from parsed flags, for `nodeclient join`, `run` and `launch`.
 
 Some values have several sources: a flag wins over a variable of the scheduler, and that over the default of the command
 line. A *remark* is a line for the user, logged at the start, about what is done otherwise than asked for.
@@ -33,7 +33,7 @@ from nodeclient.output.output_settings import Choice, OutputSettings, Rotation
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 DIGESTS = "COORDINATORD_DIGESTS"
-"""The variable that switches digests off. workerlib has it too, and is imported only after `check_workerlib`."""
+"""The variable that switches digests off. It is in workerlib, too, which is imported only once `cli` has checked it."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The workers' variables for the network interface of gloo and NCCL, which the user may have set."""
@@ -77,13 +77,13 @@ def join_config(parser: SettingsParser, given: argparse.Namespace, front_end: Fr
     remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_ignored_variables(parser.environ)]
     from_scheduler = {} if given.standalone else _scheduler(parser, given)
     line = _Line(parser, given, front_end, from_scheduler, remarks)
-    job = given.job_id or _scheduler_value(line, "job_id", "job id")
+    job = given.job_id or _use_scheduler_value(line, "job_id", "job id")
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
     if given.nnodes is None and not given.standalone and (advice := srun_advice(parser.environ)):
         remarks.append(advice)
     nodes = given.nnodes or front_end.nodes
-    if given.nnodes is None and (number := _scheduler_value(line, "nnodes", "number of nodes")):
+    if given.nnodes is None and (number := _use_scheduler_value(line, "nnodes", "number of nodes")):
         nodes = (int(number), int(number))
     workers = _workers(line)
     shown = given.local_ranks_filter
@@ -128,7 +128,7 @@ def check_script(parser: SettingsParser, script: str) -> None:
 def _record_derived(line: _Line, config: JoinConfig) -> None:
     """Record the values that no setting has by itself, so that `--show-config` shows them.
 
-    A share of the memory is shown as a share, since the file may be for other hosts.
+    A share of the memory is shown as a share, since a user may write a settings file for other hosts from that.
     """
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: value.source for key, value in line.from_scheduler.items()}
@@ -190,7 +190,7 @@ def _workers(line: _Line) -> int:
 
 
 def _advertised_address(line: _Line) -> str | None:
-    """Return this host's address by its flag or that of its interface; None without both."""
+    """Return the address that was given for this host, or that of the given interface; None if neither was given."""
     given = line.given
     address: str | None = given.advertise_addr or _address_of_interface(line)
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
@@ -244,7 +244,7 @@ def _group_rank(line: _Line, most: int) -> int | None:
         return given
     # A larger number is that of a spare, or the scheduler counts something else.
     if "node_rank" in line.from_scheduler and int(line.from_scheduler["node_rank"].value) < most:
-        return int(_scheduler_value(line, "node_rank", "node rank") or 0)
+        return int(_use_scheduler_value(line, "node_rank", "node rank") or 0)
     return line.front_end.group_rank
 
 
@@ -290,7 +290,8 @@ def _scheduler(parser: SettingsParser, given: argparse.Namespace) -> Mapping[str
         parser.error(str(error))
 
 
-def _scheduler_value(line: _Line, key: str, noun: str) -> str | None:
+def _use_scheduler_value(line: _Line, key: str, noun: str) -> str | None:
+    """Return the scheduler's value, if it has one, and add a remark that it is used."""
     found = line.from_scheduler.get(key)
     if found is None:
         return None
@@ -299,7 +300,7 @@ def _scheduler_value(line: _Line, key: str, noun: str) -> str | None:
 
 
 NOWHERE = Path(os.devnull)
-"""The value of `--log-dir` without files: all output goes to the terminal, as with torchrun."""
+"""The value of `--log-dir` by which a user asks for no files: all output goes to the terminal, as with torchrun."""
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:

@@ -1,6 +1,6 @@
 """The entry of a subcommand in a module's `COMMAND_LINES`: what `parse` has to know of it.
 
-So the flags of a subcommand are in the module of that subcommand, and `parse` imports only this module.
+So the flags of a subcommand are in a module of their own, which `parse` imports only for that subcommand.
 """
 
 from __future__ import annotations

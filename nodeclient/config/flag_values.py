@@ -41,10 +41,10 @@ ROTATE_BYTES_MIN = 10_000
 """The smallest size at which a log is rotated: smaller logs would be rotated all the time."""
 
 RATE_MIN = 2_000_000
-"""The lowest rate of transfers between agents, which abort a transfer at half this rate."""
+"""The lowest rate of transfers between nodes, which abort a transfer that is slower than half of it."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""The shortest hang timeout: a hang shows in two samples of the workers, which take as long."""
+"""The shortest hang timeout: a hang shows in two looks at the workers, and these are at least this far apart."""
 
 LAGGARD_FACTOR_MIN = 1.05
 """The smallest slowdown of a laggard. A drain costs a stop and a start, and a smaller delay may be chance."""
@@ -118,7 +118,7 @@ def retained_steps(text: str) -> int:
 
 
 def slots(text: str) -> int:
-    """Parse the number of workers of a host."""
+    """Parse the number of workers of a host, which MPI and DeepSpeed call its slots."""
     return _whole(text, 1, WORKERS_MAX, f"a number of workers, 1 to {WORKERS_MAX}")
 
 

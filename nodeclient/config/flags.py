@@ -28,7 +28,7 @@ from nodeclient.keeping.disk.persist_settings import PERSIST_EVERY_S, PERSIST_KE
 from nodeclient.output.output_settings import ROTATIONS_KEPT, Choice
 
 STOP_TIMEOUT_S = 30.0
-"""The same default as torchrun's."""
+"""The same as the default of torchrun's `--shutdown-timeout`."""
 
 KEEP_SHARE = 0.25
 """The default share of the memory for kept state. The state of a model on GPUs is a fraction of the host's memory, and
@@ -223,7 +223,7 @@ def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node_flags(parser: SettingsParser) -> None:
-    """Add the flags without a counterpart in torchrun: access, topology, checks, log and times of a node."""
+    """Add the flags that torchrun does not have: access, topology, checks, log and times of a node."""
     parser.add_heading("connection to the coordinator")
     add_access_flags(parser)
     parser.add_heading("this node")

@@ -45,7 +45,7 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 
 
 def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bool = True) -> None:
-    """Add the flags of `nodeclient join`, and with `of_one_node` those that must differ between nodes.
+    """Add the flags of `nodeclient join`, and with `of_one_node` those that make sense for one node only.
 
     `nodes` is the default of `--nnodes`, for the help text.
     """

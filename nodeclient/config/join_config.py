@@ -51,7 +51,7 @@ def _digest(*words: str) -> str:
 class JoinConfig(Struct, frozen=True):
     """All settings of a node, whichever command line starts it; durations in seconds.
 
-    A field without a docstring is described by the help of the flag with its name.
+    A field without a docstring is described by the help of the flag that sets it.
     """
 
     PROGRAM: ClassVar[Literal["node"]] = "node"

@@ -77,7 +77,7 @@ class StatusConfig(_ReadingConfig, frozen=True):
     MODULE = "operate.status"
     watch: bool = False
     all: bool = False
-    """Whether to show every node, and every job that has ended, also on a terminal."""
+    """Whether a terminal, too, shows every node and every job that has ended, and not only some of them."""
 
 
 class EventsConfig(_ReadingConfig, frozen=True):
@@ -273,12 +273,12 @@ def _add_drain(parser: SettingsParser) -> None:
 
 
 def _add_stop(parser: SettingsParser) -> None:
-    _add_command(parser)
+    _add_reason_and_dry_run(parser)
     parser.add_setting("--no-persist", "end a job that only waits until its last step is on the disk", variables=())
 
 
 def _add_for_nodes(parser: SettingsParser) -> None:
-    _add_command(parser)
+    _add_reason_and_dry_run(parser)
     parser.add_argument(
         "nodes", nargs="+", type=flag_values.name, metavar="NODE", help="the id of a node, or a host's name"
     )
@@ -286,6 +286,7 @@ def _add_for_nodes(parser: SettingsParser) -> None:
 
 def _read_command(parser: SettingsParser, given: argparse.Namespace) -> OperatorConfig:
     given.verb = Verb(given.subcommand)
+    # For each node, a dry run sends the names of those before it (`DrainBody.after`).
     if given.verb is Verb.DRAIN and given.dry_run and len(given.nodes) > DRAINED_BEFORE_MAX + 1:
         parser.error(f"--dry-run takes {DRAINED_BEFORE_MAX + 1} nodes at most, and these are {len(given.nodes)}")
     return _read(CommandConfig, parser, given)
@@ -312,7 +313,7 @@ def _add_check(parser: SettingsParser) -> None:
     )
 
 
-def _add_command(parser: SettingsParser) -> None:
+def _add_reason_and_dry_run(parser: SettingsParser) -> None:
     add = partial(parser.add_setting, variables=())
     add("--reason --because TEXT", "reason for the events and the nodes", flag_values.sentence, default="")
     add("--dry-run", "say what would be done, and change nothing")
@@ -380,7 +381,7 @@ COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayCo
     "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs, json=_JSON_LINES, job=ONLY_JOB),
     "stacks": _line(_add_stacks, _read_stacks, json=_JSON, job=ONLY_LIVE_JOB, needs_coordinator=False),
     "report": _line(lambda _: None, partial(_read, ReportConfig), json=_JSON_REPORT, job=ONLY_JOB),
-    "preflight": _line(_add_command, partial(_read, PreflightConfig), json=_JSON, job=ONLY_LIVE_JOB),
+    "preflight": _line(_add_reason_and_dry_run, partial(_read, PreflightConfig), json=_JSON, job=ONLY_LIVE_JOB),
     "wait": _line(_add_wait, partial(_read, WaitConfig), job=ONLY_LIVE_JOB),
     "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(_add_drain, _read_command),
@@ -388,8 +389,8 @@ COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayCo
     "quarantine": _line(_add_for_nodes, _read_command),
     "pardon": _line(_add_for_nodes, _read_command),
     "stop": _line(_add_stop, _read_command, job=ONLY_LIVE_JOB),
-    "restart": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
-    "forget": _line(_add_command, _read_command, job=ONLY_JOB),
+    "restart": _line(_add_reason_and_dry_run, _read_command, job=ONLY_LIVE_JOB),
+    "forget": _line(_add_reason_and_dry_run, _read_command, job=ONLY_JOB),
     "check": _line(_add_check, partial(_read, CheckConfig), json=_JSON, needs_coordinator=False),
     "replay": CommandLine(_add_crash, lambda _, given: CrashReplayConfig(given.crash)),
 }

@@ -180,7 +180,7 @@ def _command_after_flags(arguments: Sequence[str]) -> str | None:
             _, commands = _make_parser([word], {})
             return word if commands[word].has_flag(arguments[0]) else None
         if not word.startswith("-") and not before.startswith("-"):
-            return None
+            return None  # the second word in a row is no value of a flag, so it is the script
     return None
 
 
@@ -198,7 +198,7 @@ def _command_line(subcommand: str) -> CommandLine[Config]:
 def _make_parser(
     words: Collection[str], environ: Mapping[str, str]
 ) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
-    """Return the parser of the program, and those of its subcommands; only the subcommands in `words` have flags."""
+    """Return the program's parser, and those of the subcommands in `words`; if none is, of all, without their flags."""
     parser = SettingsParser(
         prog="nodeclient",
         env_prefix="NODECLIENT",
@@ -213,7 +213,7 @@ def _make_parser(
     for subcommand, shown in SUBCOMMANDS.items():
         if subcommand not in wanted:
             continue
-        # Without a chosen one, as for --help, none has flags: a wrong value in one of their variables is no error then.
+        # If none is chosen, as for --help, no flags are added: a wrong value in the variable of one would be an error.
         chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
         texts = help_texts(shown.summary, f"nodeclient {subcommand} {shown.example}", shown.exit_codes)

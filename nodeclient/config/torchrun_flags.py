@@ -170,17 +170,14 @@ def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """A program with the effect of torchrun's `run_script_path`, in a process of its own."""
 
-LOCAL_RANK = f"={LOCAL_RANK_MACRO}"
-"""The value of the flag that torch.distributed.launch puts before a script's own arguments: its local rank."""
-
 SCRIPT_BYTES_MAX = 1024 * 1024
-"""The limit of a script that is searched for the spelling of the flag: larger than any written by a person."""
+"""How much of a script is searched for the spelling of `--local-rank`: more than a person writes."""
 
 
 def worker_command(parser: SettingsParser, given: argparse.Namespace) -> tuple[str, ...]:
     """Return the command line; the precedence of the flags is torchrun's."""
     python = parser.environ.get("PYTHON_EXEC") or sys.executable
-    arguments = (*(() if given.use_env else (_local_rank_flag(given) + LOCAL_RANK,)), *given.arguments)
+    arguments = (*(() if given.use_env else (f"{_local_rank_flag(given)}={LOCAL_RANK_MACRO}",)), *given.arguments)
     if given.no_python and not given.run_path:
         if given.module:
             parser.error("give --module or --no-python, and not both: a module is run by Python")
@@ -194,7 +191,10 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace) -> tuple[s
 
 
 def _local_rank_flag(given: argparse.Namespace) -> str:
-    """Return the flag in the script's spelling, if found; torch wrote it with `_` up to 1.13."""
+    """Return the flag that torch.distributed.launch puts before a script's own arguments, in the script's spelling.
+
+    torch wrote it with `_` up to 1.13.
+    """
     text = b""
     # A module is looked for in the working directory only: to find others, their packages would have to be imported.
     is_module = given.module and not given.run_path

@@ -34,8 +34,8 @@ _OF_ONE_NODE = frozenset({"--standalone", "--node-id", "--node-rank", "--adverti
 _OF_A_COORDINATOR = ("token_file", "authorities", "certificate", "key", "insecure")
 """The attributes of settings for a coordinator that somebody else has started."""
 
-_PREFIX = "--log-line-prefix-template=[rank ${rank}] "
-"""The default prefix of workers' lines; `up` puts the name of their host before it."""
+_PREFIX_FLAG = "--log-line-prefix-template=[rank ${rank}] "
+"""The flag with the default prefix of workers' lines; `up` puts the name of their host before it."""
 
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 """A path that all login shells read alike if it is quoted."""
@@ -52,7 +52,7 @@ _HOST = re.compile(
     re.VERBOSE | re.ASCII | re.IGNORECASE,
 )
 """A host as ssh(1) takes it, with or without slots; an IPv6 address with slots stands in brackets. None begins with a
-dash, so ssh takes none for a flag. `max_slots` says how far Open MPI may overload a host: here nothing does."""
+dash, so ssh takes none for a flag. `max_slots`, Open MPI's limit for overloading, is ignored: `up` overloads none."""
 
 
 Hosts = dict[str, int | None]
@@ -167,7 +167,7 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace) -> UpConfig:
     defaults = {
         "job_id": f"--job-id={DEFAULT_JOB}",
         "nnodes": f"--nnodes={len(hosts)}",
-        "log_line_prefix_template": _PREFIX,
+        "log_line_prefix_template": _PREFIX_FLAG,
     }
     passed_on = {dest: flag for dest, flag in (defaults | flags).items() if dest not in _OWN}
     workdir = (given.workdir or Path()).absolute()
