@@ -73,7 +73,7 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
-            if not self._may_end_well:
+            if not self._may_end_well:  # then there is no reason any more to put off the report that it leaves
                 self._leaving.report(now)
             # The event may have changed the deadlines of the workers' end, by which `_pursue` may enter the next stage.
             # Tests, kept state and the report depend on the phase after that.
@@ -117,9 +117,9 @@ class Agent:
         )
 
     def awaits_own(self, now: float) -> bool:
-        """Whether the node joins only a coordinator that knows its run.
+        """Whether the node waits for the coordinator that knows its own run, and joins no other one.
 
-        It insists on that while it has workers of the run, and for the outage grace. After that it joins any
+        It insists on that one while it has workers of the run, and for the outage grace. After that it joins any
         coordinator. A node that has succeeded always insists: otherwise it would be told to train again.
         """
         insists = self.phase.has_workers or not self._connection.is_grace_over(now)
@@ -250,7 +250,7 @@ class Agent:
         )
         if is_second:
             self._leaving.report(now)
-            self._report(now)  # a node without workers exits now
+            self._report(now)  # now, since a node without workers exits below, and then sends nothing
             self._abandon(now, hurry=True)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:

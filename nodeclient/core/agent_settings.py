@@ -16,8 +16,8 @@ run on an H100), so a longer wait for a reused one would gain nothing."""
 
 KEEP_RATE = 100e6
 """The most bytes a second that a node copies of other nodes' state: a link of 1 Gbit/s carries 125e6. Workers that save
-at intervals spend 1 % of their time on it. At 5 GB a second, they save 50 MB for each second of training on average, so
-copies keep up with saves."""
+at intervals of steps spend 1 % of their time on saves. At 5 GB a second, they save 50 MB for each second of training on
+average, so copies keep up with saves."""
 
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state; `--stop-timeout` has the same default."""
@@ -63,4 +63,4 @@ class Settings(Struct, frozen=True):
     checks_health: bool = False
     """Whether this host is checked, by the built-in check or the command of `--health-check`."""
     kills: bool = True
-    """Whether this node kills workers that do not end in time. torchrun kills its own."""
+    """Whether this node kills workers that do not end in time. torchrun kills those that it has started."""

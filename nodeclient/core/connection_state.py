@@ -28,7 +28,7 @@ PROBE_LEASES = 4.0
 declare a dead master lost before the probe fails: a loss is not charged, and a failed probe is."""
 
 ERRORS_MAX = 16
-"""How many different errors are shown in one outage: more than one for each coordinator of a job."""
+"""How many different errors are shown in one outage: several of each coordinator, as a job has only a few."""
 
 TRANSIENT = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
 """Phases that a node passes through at the coordinator's request. The coordinator waits for the next phase, so a node
@@ -161,7 +161,7 @@ class ConnectionState:
 
     def drop(self, now: float) -> Reconnect:
         """Return the effect that ends a session whose coordinator was silent for too long."""
-        self.heard_at = now  # so that this is done once before the shell submits `SessionClosed`
+        self.heard_at = now  # so that it is not given up again before the shell submits `SessionClosed`
         return Reconnect(f"the coordinator has been silent for {DROP_SHARE * self.lease_s:g} s")
 
     def heard_s(self, now: float) -> float:
@@ -186,7 +186,7 @@ class ConnectionState:
         return max(self.searching_since, without_workers_since) + patience_s
 
     def is_grace_over(self, now: float) -> bool:
-        """Whether a node without a session has not been let in for the outage grace."""
+        """Whether a node that is not let in has looked for a coordinator for the whole outage grace."""
         return now >= self.searching_since + self.outage_grace_s
 
     def record_refusal(self, refused: Refused, until: float | None) -> None:

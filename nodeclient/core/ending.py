@@ -1,4 +1,4 @@
-"""How the workers of a round end: in stages with deadlines. A planned end has one more, for all stages together.
+"""How the workers of a round end: in stages with deadlines. A planned end also has a deadline as a whole.
 
 Workers first get time to save the state that they keep, then to leave the round as processes that the next round
 reuses, then to exit after a signal, and are killed at last. A stage that does not apply is skipped: workers that keep
@@ -47,7 +47,7 @@ class Terms(Struct, frozen=True):
     signum: int
     """The signal that asks them to end."""
     kills: bool
-    """Whether this node kills those that do not end in time; torchrun kills its own."""
+    """Whether this node kills those that do not end in time, as in `Settings`."""
     hung: str
     """Which worker of the round was known to hang when it was stopped, for people; empty if none was."""
 
@@ -154,17 +154,18 @@ class GroupEnding:
 
     def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
         late = self.stage is EndStage.LEAVING_ROUND and self.until is not None and now >= self.until
-        if late or self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
-            reuse.record_obstacles(terms.alive, late=late)  # but not twice, nor if no round follows any more
+        begins = self.stage is not EndStage.SIGNALLED
+        no_round_follows = self.stage is EndStage.LEAVING_ROUND and not late  # this has cut the stage short
+        if begins and not no_round_follows:
+            reuse.record_obstacles(terms.alive, late=late)
         may_save = terms.planned and terms.kills
         grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time to leave the round
         until = min(now + grace_s, self._end_by)
-        first = self.stage is not EndStage.SIGNALLED
-        if first:
+        if begins:
             self._signalled_at, self.signum = now, terms.signum
-        if first or self.until is None or until < self.until:
+        if begins or self.until is None or until < self.until:  # a further call may only shorten the stage
             self.until, self._may_save = until, may_save
-        return [Terminate(terms.signum, terms.planned)] if first else []
+        return [Terminate(terms.signum, terms.planned)] if begins else []
 
     def end_by(self, at: float, now: float) -> None:
         """Have the workers end by this time, unless they have to end earlier; this may shorten the present stage.
@@ -197,9 +198,10 @@ class GroupEnding:
             self.until = self._with_aborts(reuse, self.until) if waits else min(self.until, now)
 
     def kill(self, ranks: list[int], left: Sequence[str], grace_s: float, hung: str) -> list[Effect]:
-        """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects.
+        """Kill all workers; return the effects, with notices if the workers had time to save.
 
-        `left` names what workers that have exited left running, and `hung` is that of `Terms`.
+        `ranks` are those of the workers that have not exited, and that had `grace_s` to end. `left` names what workers
+        that have exited left running, and `hung` is that of `Terms`.
         """
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         effects: list[Effect] = [Kill()]

@@ -55,14 +55,14 @@ class TurnedAway(Event, frozen=True):
 
 
 class Reached(Event, frozen=True):
-    """The master of a round answers at its address."""
+    """The answer to `Probe` if workers can be started: the master of the round answers at its address."""
 
     run: str
     round: int
 
 
 class Unreached(Event, frozen=True):
-    """The workers of a round cannot be started: its master does not answer, or another run uses the disk."""
+    """The answer to `Probe` if they cannot: the master does not answer, or another run uses the `--persist` folder."""
 
     run: str
     round: int
@@ -75,7 +75,7 @@ class WorkersStarted(Event, frozen=True):
     warm: int = 0
     """How many of them were forked from the parent interpreter."""
     why_cold: WhyCold | None = None
-    """Why other new ones were not forked; None if no worker was to be."""
+    """Why other new ones were not forked; None if no worker was to be forked."""
     pids: tuple[int, ...] = ()
     """Their process ids, by local rank."""
 
@@ -242,7 +242,7 @@ class PairTested(Event, frozen=True):
 
 
 class EmbeddedCoordinatorEnded(Event, frozen=True):
-    """The coordinator that this node started for its host only has ended, and nothing starts another one."""
+    """The coordinator has ended that this node started for a job on its host only. Nothing starts another one."""
 
     how: str
 

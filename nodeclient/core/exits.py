@@ -100,7 +100,7 @@ class Exits:
     def _followed(self, first: Failure, new: Failure, at: float) -> Failure:
         """Return a failure with a later one at `at` as its follower, unless that is only the doing of this node.
 
-        Once the workers are signalled, another end than by an error of the worker's own may be the answer to that.
+        Once the workers are signalled, an end without an error of the worker's own may be the answer to the signal.
         """
         same = have_same_error(new, first) and (_has_own_error(new) or not self._ending.had_signalled(at))
         if (self._may_be_our_doing(new.exit_code) and not same) or len(first.followers) == CONSEQUENCES_MAX:
@@ -156,15 +156,15 @@ class Exits:
         return _aged(self._failure, self._failed_at, now)
 
     def failed_too(self, now: float) -> Failure | None:
-        """Return the first worker that its own error had ended when this node stopped it, if none failed before."""
+        """Return the first worker that ended with an error of its own after the signal, if none failed before."""
         return None if self._failure is not None else _aged(self._failed_too, self._failed_too_at, now)
 
 
 def _has_own_error(failure: Failure) -> bool:
     """Whether what is known of a worker tells an error of its own, even if it came after the signal of this node.
 
-    That takes an exception, or an exit code that only the script can have chosen. A handler of the script may choose it
-    as well. The first failure has that code only if it came to the handler too, by a signal that somebody else sent.
+    That takes an exception, or an exit code that only the script can have chosen, perhaps in its handler of SIGTERM. A
+    code of a handler is compared with that of the first failure, which came without a signal of this node.
     """
     return failure.error != "" or failure.exit_code in _CHOSEN_BY_SCRIPT
 

@@ -87,7 +87,7 @@ class Fleet:
 
 
 def why_not_ready(host: str, exit_code: int, *, is_here: bool, serves: bool) -> str:
-    """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before.
+    """Explain the end of a host's program that gave no answer; its output, or that of ssh, was shown before.
 
     `is_here` tells whether the host is this machine, so that no ssh is needed, and `serves` whether the program was to
     bring up the coordinator.

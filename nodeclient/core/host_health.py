@@ -224,9 +224,10 @@ def _is_by_uuid(facts: HostFacts) -> bool:
 
 
 def _xids(now: HostFacts, passed: HostFacts | None) -> Iterator[Finding]:
-    """Find errors that are new, or all of them in a first check.
+    """Find errors of the host (`OF_THE_NODE`) that are new, or all of them in a first check.
 
-    They are bad unless the driver says that the GPUs need no recovery. Those that a first check finds may be long over.
+    New ones are bad, unless the driver says that the GPUs need no recovery. Those of a first check may be long over, so
+    they are only warnings.
     """
     before = passed or HostFacts()
     last = max((xid.number for xid in before.xids or ()), default=-1)
@@ -241,7 +242,7 @@ def _xids(now: HostFacts, passed: HostFacts | None) -> Iterator[Finding]:
 
 def _memory(now: HostFacts) -> Iterator[Finding]:
     for use in now.in_use:
-        if all(process.left_behind for process in use.processes):
+        if all(process.left_behind for process in use.processes):  # else somebody may use the GPU on purpose
             holders = ", ".join(str(process.pid) for process in use.processes)
             who = (
                 f"processes that were left behind ({holders}): end them" if holders else "no process that is seen here"

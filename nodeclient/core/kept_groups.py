@@ -15,7 +15,7 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
-    """Merge parts of one rank each into one entry for each rank and step.
+    """Merge parts, each of one rank, into one entry for each rank, round and step.
 
     A step may have its big and its small state in different places of memory. A *pending* small state was saved before
     the end of its step: it counts only if there is none from after the step.

@@ -187,7 +187,7 @@ class Leaving:
         return self.exit
 
     def exit_as_directed(self, desired: Desired) -> Exit:
-        """Return the exit that the coordinator asks for. Its line is a warning if a step is lost."""
+        """Return the exit that the coordinator asks for. Its line is a warning if a remark says that a step is lost."""
         outcome = desired.outcome
         assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
         code, summary = outcome.exit_code, outcome.summary

@@ -152,8 +152,8 @@ def killed(texts: Sequence[str]) -> str:
 class Outlived:
     """The workers of one round that were asked to end and have exited, while processes of their groups live.
 
-    Such a worker counts as alive until its process group is gone, since what lives may write its checkpoint. If that is
-    killed, the worker still counts as ended by itself.
+    Such a worker counts as alive until its process group is gone, since a process of the group may be writing
+    its checkpoint. Even if the group is then killed, the worker counts as ended by itself.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ def find(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> LoggedRound:
 
 
 def is_in_future(wanted: ReadLog, rounds: Iterable[LoggedRound]) -> bool:
-    """Whether a follower asks for a round that this node has not begun yet: it may still sweep, or probe the master."""
+    """Whether a request to follow a log is for a round that is not begun here: the node may sweep or probe."""
     return wanted.follow and all(kept.run != wanted.run or kept.round < wanted.round for kept in rounds)
 
 

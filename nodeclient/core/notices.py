@@ -136,7 +136,7 @@ def cut_off(grace_s: float, settings: Settings) -> str:
 
 
 def killed(workers: Killed, signum: int, signalled_s: float, hung: str) -> str:
-    """Return the notice that workers did not save their state in time; they had this signal for `signalled_s`.
+    """Return the notice that workers were killed before they saved their state, `signalled_s` after they got `signum`.
 
     `hung` says which worker of the round was known to hang; it is empty if none was.
     """

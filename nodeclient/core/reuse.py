@@ -40,7 +40,7 @@ class ReuseState(Enum):
         FAILED ──> LOST             its connection is gone, or it refuses, so it cannot be parked any more
         PARKED ──> CUT_OFF          its connection is gone, so it cannot learn of the next round
         ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
-        SILENT ──> ABLE             another process of it has connected, for which no earlier refusal holds
+        SILENT ──> ABLE             another process of the worker has connected: an earlier refusal was not its own
 
     A worker loses its state when its process ends.
     """
@@ -108,11 +108,11 @@ class Reuse:
         self._why_not = ""
         """Why reusable workers were ended in this round; empty if none was."""
         self._obstacles: dict[int, str] = {}
-        """Why each worker that is ended could not be reused. A worker that proves to have ended by itself before is
-        removed: its end was the reason, and not this obstacle."""
-        self._ends_others = False
-        """Whether reusable workers were ended only because others have obstacles. A worker with an obstacle may prove
-        to have ended by itself. Then its end was reported too late to keep the reusable workers (`_END_UNKNOWN`)."""
+        """Why each worker that is ended could not be reused. A worker that proves to have ended by itself
+        before that is removed: its end was the reason, and not this obstacle."""
+        self._ends_reusable = False
+        """Whether reusable workers were ended too, only because others have obstacles. If one of the others then proves
+        to have ended by itself, the late report of its end is why the reusable ones were ended (`_END_UNKNOWN`)."""
         self.begun: WorkerStarts | None = None
         """How the workers of this round were started; None while there is nothing to report."""
         self._in_place = 0
@@ -122,8 +122,8 @@ class Reuse:
 
     def on_report(self, event: ReuseReported) -> None:
         """Record whether a worker can be reused. If it is not `able`, its connection is gone."""
-        moves = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
-        if moves and self._states[event.local_rank] is ReuseState.CUT_OFF:
+        has_moved = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
+        if has_moved and self._states[event.local_rank] is ReuseState.CUT_OFF:
             self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
 
     def on_refusal(self, event: WorkerRefuses) -> None:
@@ -159,7 +159,7 @@ class Reuse:
         `by_itself` says that this node's signal has not ended it.
         """
         state = self._states.pop(local_rank, None)
-        if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
+        if by_itself and self._obstacles.pop(local_rank, "") and self._ends_reusable:
             self._why_not = self._why_not or _END_UNKNOWN
         return state in {ReuseState.FAILED, ReuseState.LOST}
 
@@ -206,7 +206,7 @@ class Reuse:
             elif late:
                 self._obstacles[rank] = self._why_late(rank)
         able = {rank for rank in alive if self._states.get(rank) in _MAY_PARK}
-        self._ends_others = bool(able - self._obstacles.keys())
+        self._ends_reusable = bool(able - self._obstacles.keys())
 
     def _why_late(self, local_rank: int) -> str:
         took_s = self._aborts.get(local_rank, 0.0)
@@ -224,7 +224,7 @@ class Reuse:
         return bool(alive) and all(self._states.get(local_rank) in _MAY_PARK for local_rank in alive)
 
     def begin_parking(self, now: float) -> None:
-        """Count `PARK_S` from now on, since no worker of the round lives, except for parked ones."""
+        """Count `PARK_S` from now on: no worker is left in the round, so only parked ones live."""
         self.parked_until = now + PARK_S if self._parked else None
 
     def dismiss(self, why: str = PARK_EXPIRED) -> list[Dismiss]:
@@ -236,8 +236,8 @@ class Reuse:
     def dismiss_disconnected(self, phase: Phase) -> list[Dismiss]:
         """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any.
 
-        The shell dismisses workers only when none is in a round. `Agent.handle` calls this after each event, so no such
-        worker is left when a round begins.
+        `Agent.handle` calls this after each event, so no such worker is left when a round begins. While others end,
+        the dismissal waits for them, since the shell dismisses workers only while none is in a round.
         """
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 

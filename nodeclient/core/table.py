@@ -63,9 +63,9 @@ class EndStage(StrEnum):
     SAVING = "saving"
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
-    """They leave the round, for another one, as the same processes. This stage ends at its deadline, which
-    `GroupEnding.update_deadline` moves to now once none can leave any more. While the goal is to stop, the agent also
-    looks after each event whether the stage is over (`Act.STOP`). It is, too, if no other round follows for them."""
+    """They leave the round, for another one, as the same processes. This stage is over at its deadline, which
+    `GroupEnding.update_deadline` moves to now once none can leave any more, or if no other round follows for them.
+    While the goal is to stop, the agent also checks this after each event (`Act.STOP`)."""
     SIGNALLED = "signalled"
     """They were sent the signal to end."""
     KILLED = "killed"
@@ -148,7 +148,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             (phase, Stimulus.EXIT): Row(Act.STOP, EndStage.HALTING, "the goal is to exit"),
             (phase, Stimulus.FAILED): Row(Act.STOP, EndStage.HALTING, "a worker failed"),
             (phase, Stimulus.SUCCEEDED): Row(Act.SWEEP, EndStage.SWEEPING, "all workers succeeded"),
-            (phase, Stimulus.ABANDONED): Row(Act.STOP, EndStage.HALTING, "cut off from the coordinator"),
+            (phase, Stimulus.ABANDONED): Row(Act.STOP, EndStage.HALTING, "it goes on without the coordinator"),
         }
     table[Phase.STARTING, Stimulus.REACHED] = Row(Act.START, Phase.STARTING, "the master of the round can be reached")
     table[Phase.STARTING, Stimulus.STARTED] = Row(Act.NONE, Phase.RUNNING, "all workers are started")

@@ -69,7 +69,7 @@ class WorkerGroup:
                 # A collective that failed in it was its failure (`CollectiveFailed`), so its exit is no second one.
                 was_judged = reuse.record_end(event.local_rank, by_itself=by_itself)
                 if event.local_rank not in self.alive:
-                    return None, []  # a parked worker takes part in no round, and is only no longer reusable
+                    return None, []  # it was parked, so its end does not concern the round
                 self.alive.discard(event.local_rank)
                 self.outlived.remove(event.local_rank)
                 self.exits.record_exit(event.local_rank, event.exit_code, at)
@@ -100,7 +100,8 @@ def _ended_at(event: WorkerExited, now: float) -> float:
     """Return when a worker ended: once its program was over, since its exit code was certain from then on.
 
     Its process may take a second longer, and closes its connections meanwhile. So peers may fail, and this node may
-    signal all workers, before it has exited. SIGKILL may be this node's, so a killed worker ended at its exit.
+    signal all workers, before it has exited. If it was killed, the time of its exit counts: by an earlier time, a kill
+    by this node could be taken for a failure before the signal.
     """
     exited_at = now - event.age_s
     return exited_at if event.exit_code == -Signals.SIGKILL else exited_at - event.over_s
