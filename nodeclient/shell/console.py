@@ -42,7 +42,7 @@ class Console:
         self.waiting_for = notices.SEARCHING
         """What the node waits for, or waited for last."""
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
-        logging.getLogger("asyncio").setLevel(logging.WARNING)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)  # at `debug` it tells of its own work only
 
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, and erase the live line; `more` are fields for machines only."""

@@ -1,7 +1,7 @@
 """The node's session with the coordinator: connects, reconnects, and carries messages. It decides nothing.
 
-A session is one WebSocket to one of several coordinators. An attempt may open several of them, one after the other: in
-an older version of the protocol if the newest is refused, and without a token where that is allowed.
+A session is one WebSocket to one of several coordinators. An attempt may open several sessions, one after the other:
+in an older version of the protocol if the newest is refused, and without a token where that is allowed.
 
 Attempts are separated by pauses that grow and are random, so that a thousand nodes do not connect at the moment when a
 coordinator is back. After a session, the first attempt goes to the same coordinator, unless it fell silent or had not
@@ -334,8 +334,8 @@ class CoordinatorConnection:
             problem = await _access_problem(contact, attempt, error)
             if problem is None:
                 raise
-            # A node may have started this coordinator, without TLS, but not if this program was given a token: that is
-            # for a coordinator with TLS. Tokens that were only found in the user's directory may be for other ones.
+            # A coordinator that a node has started has no TLS. None such is expected if this program was given a token,
+            # since that is for one with TLS. Tokens that were only found in the user's directory may be for other ones.
             may_have_no_tls = attempts.settings.plaintext_allowed and not attempts.settings.is_given
             if not may_have_no_tls or not isinstance(problem, PlaintextError):
                 raise problem from error
@@ -485,7 +485,7 @@ async def _access_problem(
 ) -> AccessError | None:
     """Explain a failed attempt by tokens, keys or TLS; return None for any other cause, and for other denials."""
     status = error.status if isinstance(error, HandshakeError) else None
-    # A 403 is about the rights of a valid token, and names it. Here the user has to know where the token is from.
+    # A 403 is about the rights of a valid token, and names it. With the other two, the user is told its source.
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
         text = f"{_explain(contact.coordinator, error)} (this node's token is from {attempt.token_source})"
         return (WrongAccessError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)

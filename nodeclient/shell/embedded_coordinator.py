@@ -138,9 +138,9 @@ def _is_own(address: str) -> bool:
 
 
 def _only_for_this_host(host: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the flags of a coordinator at `host` if that leads every host to itself; none if others may come.
+    """Return the flags with which a coordinator listens on loopback only, if `host` is that on every host; else none.
 
-    A name of this host is no such thing, even if the hosts file has 127.0.1.1 for it: others find another address.
+    A name of this host is not, even if the hosts file has 127.0.1.1 for it: others find another address.
     """
     if host != "localhost" and not is_loopback(host):
         return ()
@@ -184,7 +184,7 @@ def _environ() -> dict[str, str]:
 
 
 class EmbeddedCoordinator:
-    """The coordinatord that this process may start as its child, once, and that its context hands over or ends."""
+    """The coordinatord that this process may start as its child, once. `__aexit__` hands it over, or ends it."""
 
     def __init__(self, log_format: str) -> None:
         """Begin without a process, in the running loop."""

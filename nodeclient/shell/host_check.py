@@ -115,7 +115,7 @@ class HostCheck:
         known = self._clock_ahead_s
         client = Client(self._coordinators, self._access) if known is None or abs(known) > CLOCK_WITHIN_S else None
         try:
-            asked = in_thread(partial(_ask_coordinator, self._coordinators[0], client), "coordinator")
+            asked = in_thread(partial(_route_and_clock, self._coordinators[0], client), "coordinator")
             await asyncio.wait([asked], timeout=COORDINATOR_WITHIN_S)
             found = asked.result() if asked.done() else HostFacts(clock_unread="no coordinator answers in time")
         except OSError as error:
@@ -126,7 +126,7 @@ class HostCheck:
         return found
 
 
-def _ask_coordinator(coordinator: Endpoint, client: Client | None) -> HostFacts:
+def _route_and_clock(coordinator: Endpoint, client: Client | None) -> HostFacts:
     route = interface_towards(next(iter(addresses_of(coordinator)), coordinator.host)) or ""
     try:
         return HostFacts(route=route, clock_ahead_s=client.clock_ahead_s() if client else None)

@@ -151,7 +151,7 @@ class LogService:
             if tried.done():
                 tried.result()
         except OSError as error:
-            if error.errno in MISTAKEN:
+            if error.errno in MISTAKEN:  # other errors, as of a full disk, may pass
                 text = f"log files cannot be written to {folder}: {error.strerror}; see --log-dir"
                 raise UnwritableError(text) from error
 

@@ -324,7 +324,7 @@ class Node:
             self._output.call_when_written(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
-        self._workers.release_parked()  # the parked ones were to be in this round
+        self._workers.release_parked()  # so that the sweep ends them, too: they were to be in this round
         self.submit(events.StartFailed(local_rank, exit_code, message))
 
     def _send(self, observed: Observed) -> None:
@@ -386,7 +386,7 @@ class Node:
         output = await early_output(observed.ended, self._output, self._setup.ranks)
         self.submit(events.Swept(self._participation.renew_port(), output))
 
-    # Texts about the node itself
+    # The state of the node
 
     @property
     def _now(self) -> float:

@@ -34,7 +34,7 @@ ROUNDS_RESERVED = 2
 """How many rounds' ports are reserved at once: that of the present or next round, and the one before."""
 
 RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "signal"), code=())
-"""The agent as the flight recorder sees it: all its attributes are state."""
+"""The agent as the flight recorder sees it: all its attributes are state, of types in these packages."""
 
 
 def crash_folder(environ: Mapping[str, str]) -> Path | None:
@@ -105,9 +105,9 @@ class Participation:
     ) -> None:
         """Begin outside the job.
 
-        `join` and `offer` make these messages, and lack only the fields that this class adds. `listener` answers probes
-        of other nodes. `connect` makes a connection from `make_join`. `carry_out` gets an effect of the agent and its
-        event, `fail` the error of a bug. `complete` adds the shell's part to a report of the agent.
+        `join` and `offer` make a `Join` and a `NodeOffer`, and lack only the fields that this class adds. `listener`
+        answers probes of other nodes. `connect` makes a connection from `make_join`. `carry_out` gets an effect of the
+        agent and its event, `fail` the error of a bug. `complete` adds the shell's part to a report of the agent.
         """
         loop = asyncio.get_running_loop()
         self._make_join = partial(join, version=PROTOCOL_VERSION, incarnation=time.time_ns(), release=__version__)

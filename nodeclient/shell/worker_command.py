@@ -1,6 +1,6 @@
 """Builds the command of each worker of a round: its command line, its whole environment and its CPUs.
 
-A variable that the user has set takes precedence, except for those that differ from worker to worker, such as RANK.
+A variable that the user has set takes precedence, except for those that describe the worker, its round and its node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAIR_TEST = Path(env.__file__).parents[1] / "pair_test.py"
 """The program of `workerlib` that tests a host together with another one."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
-"""Variables that nodeclient has as another node's worker. Its workers must not write where they lead."""
+"""Variables that nodeclient has if it is a worker of another node. Its own workers must not write where they lead."""
 
 
 class LaunchError(OperationalError):
@@ -162,9 +162,9 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return the variables that show a worker one GPU only: its own of those that `inherited` lists, or else of all.
+    """Return the variables that show a worker one GPU only: an entry of the list in `inherited`, or else of all.
 
-    Raises `LaunchError` if too few are listed. An empty list stays empty.
+    Its local rank is the place in the list. Raises `LaunchError` if too few are listed. An empty list stays empty.
     """
     own = {}
     for variable in VISIBLE_GPUS:
