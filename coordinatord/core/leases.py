@@ -27,14 +27,14 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.renew(run, member, heartbeat_s, now)
             run.roll.place(member)
 
-    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
+    def shorten(self, run: Run, member: Member, now: float) -> None:
         """Shorten a lease to the reconnect grace, as the member's connection has closed, unless its network is bad.
 
         The process has most likely died (`Session.vanished`): if it lived, it would reconnect within the grace. If its
         token was revoked, it has not vanished, since the coordinator itself has closed the connection.
         """
         ends_at = self.get((run.id, member.node))
-        if ends_at is not None and member.lease.is_punctual(heartbeat_s, now):
+        if ends_at is not None and member.lease.is_punctual(now):
             member.session.vanished = not member.session.revoked
             grace = now + run.policy.reconnect_grace_s
             self.set((run.id, member.node), min(ends_at, grace))

@@ -252,7 +252,7 @@ class Coordinator:
             self._forget(run, member, decision)
         else:
             if decision.now >= self._sleep_watch.closes_count_from:
-                self._leases.shorten(run, member, self._heartbeat_s, decision.now)
+                self._leases.shorten(run, member, decision.now)
             self._sleep_watch.expect_return(self.policy, decision.now)
         self._advance(run, decision)
 
@@ -302,7 +302,7 @@ class Coordinator:
             run.change_policy(event.policy)
         for run, member in self._sessions.values():
             if not member.lease.expired:
-                member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
+                member.lease.awaited_from, member.lease.answer_late_s = decision.now, 0.0
                 decision.send(run, member)
         for run in list(self.registry.runs.values()):
             self._advance(run, decision)
@@ -385,7 +385,7 @@ class Coordinator:
         run.roll.heard_at = now
         # While this process slept, the node could hear nothing from it.
         unanswered_s = min(observed.heard_s, now - self._sleep_watch.woke_at)
-        member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
+        member.lease.record_heard(unanswered_s, self.policy, now)
         self._leases.renew(run, member, heartbeat_s, now)
         before, member.observed = member.observed, observed
         run.keeping.record_progress(member)

@@ -503,7 +503,7 @@ class Stage:
 
     @property
     def _heartbeat_s(self) -> float:
-        return self.coordinator.policy.heartbeat_s
+        return self.coordinator.policy.heartbeat_for(self.coordinator.sessions)
 
     def _each(self, act: Callable[[Puppet], object]) -> Command:
         def command(words: list[str], options: dict[str, str]) -> None:

@@ -437,7 +437,7 @@ def _looks_apart_s(run: Run) -> float:
     """
     if _is_timed_without_steps(run):
         return run.spec.hang_timeout_s or 0.0
-    return max(APART_S, run.policy.heartbeat_for(len(run.members)))
+    return max(APART_S, run.roll.heartbeat_s)
 
 
 def _are_heard_since(run: Run, at: float) -> bool:

@@ -21,8 +21,9 @@ POLICY = Policy(heartbeat_s=1.0, heartbeats_per_lease=5.0, lease_stretch_max=3.0
 def heard_at(*times: float) -> Member:
     """Return a member that was heard at these times, after it came at 0."""
     member = a_member()
+    member.lease.heartbeat_s = 1.0
     for now in times:
-        member.lease.record_heard(0.0, POLICY, 1.0, now)
+        member.lease.record_heard(0.0, POLICY, now)
     return member
 
 
@@ -112,11 +113,11 @@ def test_a_connection_that_closes_on_time_is_a_process_that_died(closed_s: int, 
 
 
 def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
-    member = a_member()
+    member = heard_at()
     for now, heard_s in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)):
-        member.lease.record_heard(heard_s, POLICY, 1.0, now)
+        member.lease.record_heard(heard_s, POLICY, now)
         assert lease(member) == 5.0, "it may be cut off for good"
-    member.lease.record_heard(0.5, POLICY, 1.0, 4.0)
+    member.lease.record_heard(0.5, POLICY, 4.0)
     assert lease(member) == 5.0 + 5.0 * 1.5
 
 

@@ -140,8 +140,7 @@ def node_lost(run: Run) -> float | None:
         return NOW
     if not run.roll.count(MemberState.SILENT) or not run.roll.connected:
         return None
-    heartbeat_s = run.policy.heartbeat_for(len(run.members))
-    return _now_if(run.roll.heard_at >= run.roll.expired_at - 2 * heartbeat_s)
+    return _now_if(run.roll.heard_at >= run.roll.expired_at - 2 * run.roll.heartbeat_s)
 
 
 def unrestorable(run: Run) -> float | None:

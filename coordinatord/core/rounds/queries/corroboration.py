@@ -28,9 +28,8 @@ def node_gone(run: Run) -> Member | None:
     first_at = min(failure.at for failure in failures)
     if not _may_have_caused(run, suspect, first_at):
         return None
-    heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.roll.inside:
-        if member is not suspect and not _is_innocent(member, first_at, heartbeat_s):
+        if member is not suspect and not _is_innocent(member, first_at):
             return None
     return suspect if all(_is_consequence(failure.failure) for failure in failures) else None
 
@@ -47,10 +46,10 @@ def _may_have_caused(run: Run, suspect: Member, first_at: float) -> bool:
     )
 
 
-def _is_innocent(member: Member, first_at: float, heartbeat_s: float) -> bool:
+def _is_innocent(member: Member, first_at: float) -> bool:
     """Whether a node was connected when the first worker failed, still is, and has closed no connection to a peer."""
     was_connected = member.session.id is not None and member.session.connected_at <= first_at
-    return was_connected and member.lease.is_in_touch(heartbeat_s) and not _may_have_closed(member)
+    return was_connected and member.lease.is_in_touch() and not _may_have_closed(member)
 
 
 def _may_have_closed(member: Member) -> bool:

@@ -37,41 +37,45 @@ class Lease:
     awaited_from: float
     """The time since which its next message is awaited: when its last one came, or later if none could come till then,
     as while the coordinator slept."""
+    heartbeat_s: float = 0.0
+    """The heartbeat interval that it was last granted, and keeps to; 0 before the first message to it. The next one may
+    be another, since nodes of any job join and leave."""
     late_s: float = 0.0
     """How many seconds later than due its recent messages came; older lateness fades."""
-    unanswered_s: float = 0.0
-    """How many seconds it had received nothing from the coordinator when it sent its last message."""
+    answer_late_s: float = 0.0
+    """How many seconds overdue a message to the node was when it sent its last one; 0 if it was on time."""
     expired: bool = False
     """Whether the lease is over."""
     spared_at: float | None = None
     """When it was last given another lease, though it had been silent for a whole one; None if it never was."""
 
-    def record_heard(self, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
+    def record_heard(self, unanswered_s: float, policy: Policy, now: float) -> None:
         """Record that a message came; the node had received nothing for `unanswered_s` seconds when it sent it.
 
         The lateness of the coordinator's messages counts when one of them arrives at the node. Only then is it known
         how long the node had to wait.
         """
-        had_waited_s = self.unanswered_s if unanswered_s < self.unanswered_s else 0.0
-        self.unanswered_s = unanswered_s
-        due_s = heartbeat_s * (1 + LATENESS_IGNORED)
-        late_s = max(0.0, now - self.awaited_from - due_s, had_waited_s - due_s)
+        due_s = self.heartbeat_s * (1 + LATENESS_IGNORED)
+        answer_late_s = max(0.0, unanswered_s - due_s) if due_s else 0.0
+        had_waited_s = self.answer_late_s if answer_late_s < self.answer_late_s else 0.0
+        self.answer_late_s = answer_late_s
+        late_s = max(0.0, now - self.awaited_from - due_s, had_waited_s)
         if late_s or self.late_s:
-            most_s = policy.heartbeats_per_lease * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+            most_s = policy.heartbeats_per_lease * self.heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
             self.late_s = min(max(late_s, self.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
         self.heard_at = self.awaited_from = now
 
-    def is_punctual(self, heartbeat_s: float, now: float) -> bool:
+    def is_punctual(self, now: float) -> bool:
         """Whether the node is on time now, and has been lately: if its connection closes, its process most likely died.
 
         Otherwise its network is bad, and has most likely broken the connection too.
         """
         silent_s = now - self.awaited_from
-        return max(silent_s - heartbeat_s, self.late_s) <= LATENESS_IGNORED * heartbeat_s
+        return max(silent_s - self.heartbeat_s, self.late_s) <= LATENESS_IGNORED * self.heartbeat_s
 
-    def is_in_touch(self, heartbeat_s: float) -> bool:
+    def is_in_touch(self) -> bool:
         """Whether messages have come on time in both directions, also lately."""
-        return max(self.late_s, self.unanswered_s - heartbeat_s) <= LATENESS_IGNORED * heartbeat_s
+        return self.late_s <= LATENESS_IGNORED * self.heartbeat_s and not self.answer_late_s
 
     def length_s(self, policy: Policy, heartbeat_s: float) -> float:
         """Return the lease in seconds of a node that is granted this heartbeat."""

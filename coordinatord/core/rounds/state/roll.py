@@ -93,6 +93,11 @@ class Roll:
         """Iterate over the members that are in the current round."""
         return (member for member in self.members.values() if member.durable.in_round)
 
+    @property
+    def heartbeat_s(self) -> float:
+        """The longest heartbeat interval that a node of the current round was last granted; 0 if none was."""
+        return max((member.lease.heartbeat_s for member in self.inside), default=0.0)
+
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         """Iterate over the members of some states."""
         for state in states:

@@ -90,6 +90,7 @@ def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now
     The message names the nodes to fetch kept state from, so they are chosen first if no choice stands.
     """
     run.keeping.choose_sources()
+    member.lease.heartbeat_s = heartbeat_s
     message = message_to(run, member, heartbeat_s, now)
     if message is not member.session.sent:  # a repeated message has the present revision
         member.session.sent, member.session.sent_revision = message, run.revision
