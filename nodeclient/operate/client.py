@@ -312,7 +312,8 @@ class Client:
                     told_at = parsedate_to_datetime(date).timestamp()
                 except ValueError as error:
                     raise _WrongAnswerError(f"does not tell the time as HTTP servers do, but {date[:40]!r}") from error
-                return max(0.0, sent_at - (told_at + 1.0)) or min(0.0, now().timestamp() - told_at)
+                least_s, most_s = sent_at - (told_at + 1.0), now().timestamp() - told_at
+                return min(max(0.0, least_s), most_s)
 
         return self._with_failover(ask)
 
