@@ -34,7 +34,7 @@ from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.transitions import actions, observations, releases
 from coordinatord.core.rounds.transitions.apply import apply
 from coordinatord.core.rounds.transitions.decision import Decision, send_desired
-from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
+from coordinatord.core.rounds.transitions.table import first_due, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record
@@ -127,8 +127,7 @@ class Coordinator:
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
-            _, due = next_row(run, NOW)  # only to know when: a row is taken with the first event
-            self.registry.plan(run, due)
+            self.registry.plan(run, first_due(run))
         apply_drains(self.cluster)
         apply_quarantines(self.cluster, now)
         self._due = self._first_due()

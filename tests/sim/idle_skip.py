@@ -13,13 +13,12 @@ the claim.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions.table import next_row
+from coordinatord.core.rounds.transitions.table import first_due
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.connection_state import Contact
 
@@ -76,7 +75,7 @@ class IdleSkip:
             return not run.members
         if (
             run.durable.state is not State.RUNNING
-            or next_row(run, -math.inf)[1] is not None
+            or first_due(run) is not None
             or run.gathering.join_timeouts.first is not None
         ):
             return False

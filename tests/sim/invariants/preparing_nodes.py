@@ -15,7 +15,7 @@ from coordinatord.core.rounds.queries.next_round import pause_s
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions.table import next_row
+from coordinatord.core.rounds.transitions.table import first_due
 from coordinatord.core.rounds.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import Phase
 from tests.sim.invariants.laws import Facts, Laws
@@ -76,7 +76,7 @@ class PreparingLaws(Laws):
         run = machine.jobs.get("job")
         if run is None or machine.store_error is not None or not _may_form(run):
             return
-        due = next_row(run, -math.inf)[1]
+        due = first_due(run)
         last = max(self._came_at, self._ready_at) if run.roll.count(MemberState.PREPARING) else self._came_at
         delays_until = run.judging.delays_until
         late_s = math.inf if due is None else due - max(last + machine.policy.settle_s, delays_until)

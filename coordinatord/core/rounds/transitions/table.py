@@ -19,6 +19,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions as do
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.core.rounds.values.root_cause import CUT_OFF
 from coordinatord.protocol.errors import InternalError
@@ -132,6 +133,11 @@ def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
         if first is None or due < first:
             first = due
     return None, first
+
+
+def first_due(run: Run) -> float | None:
+    """Return when the first row is due, if any; none is taken."""
+    return next_row(run, NOW)[1]
 
 
 def take_due_rows(run: Run, decision: Decision) -> float | None:
