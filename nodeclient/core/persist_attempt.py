@@ -46,8 +46,6 @@ class PersistAttempt:
 
     def __init__(self, run: str, order: PersistOrder) -> None:
         self.run = run
-        self.name = str(order.attempt)
-        """The attempt's part of file names."""
         self.order = order
         """The last order for this attempt."""
         self.stage = Stage.WRITING

@@ -221,7 +221,7 @@ def _size_of(parts: list[tuple[Kind, Held]]) -> int:
 
 def _name_of(attempt: PersistAttempt) -> StepName:
     order = attempt.order
-    return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, attempt.name)
+    return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, str(order.attempt))
 
 
 def _commit_and_list(

@@ -54,7 +54,7 @@ _FORMAT = 1
 _NAME_MAX = 120
 """The most characters in the name of a job's folder; file systems take 255 bytes."""
 
-_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9a-z]{1,16})?")
+_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9]{1,16})?")
 """The name of a step's folder, as `StepName.folder` makes it."""
 
 
@@ -94,9 +94,9 @@ class StepName(Strict, frozen=True):
     step: Step
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     shards: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
-    attempt: Annotated[str, printable(16)] = ""
-    """The attempt that writes the step, in lower-case letters and digits. Two attempts at one step share no file, so
-    the files of one that failed can be deleted while another one writes."""
+    attempt: Annotated[str, Meta(pattern="^[0-9]{0,16}$")] = ""
+    """The number of the attempt that writes the step. Two attempts at one step share no file, so the files of one that
+    failed can be deleted while another one writes."""
 
     @property
     def at(self) -> KeptStep:
@@ -349,7 +349,7 @@ def _sort_key(name: str) -> tuple[int, int, str]:
 def _run_and_attempt(name: str) -> tuple[str, int]:
     """Return the digest of the run and the number of the attempt in a folder's name; 0 if it names no attempt."""
     run, _, attempt = name.split("-", 4)[-1].partition("-")
-    return run, int(attempt or "0", 36)  # this release writes digits only, and `StepName.attempt` may have letters
+    return run, int(attempt or "0")
 
 
 def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
