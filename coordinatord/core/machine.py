@@ -40,7 +40,7 @@ from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record
 from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.news import Mark, marked
 from coordinatord.protocol.text import clip
@@ -73,7 +73,7 @@ class Coordinator:
         """When the last lost node stops trying to come back for the outcome of its run."""
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
-        self._handlers = Table[type[events.Event], Callable[[Any, Decision], None]]("events of a coordinator")
+        self._handlers = CompleteMap[type[events.Event], Callable[[Any, Decision], None]]("events of a coordinator")
         self._handlers |= {
             events.Reported: self._report,
             events.Connected: self._connect,

@@ -1,7 +1,7 @@
 """The base classes of all errors: operational ones, which a correct program meets, and internal ones, which are bugs.
 
 A user sees an `OperationalError` as one line, and a program that it ends exits with its code. An `InternalError` ends
-the program with a traceback and a crash file; a `Table` raises it for a missing row.
+the program with a traceback and a crash file; a `CompleteMap` raises it for a missing key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STATE_MAX = 500
 """The most characters of a state or a stimulus in an error's text; the crash file has the rest."""
 
 Key = TypeVar("Key")
-Row = TypeVar("Row")
+Value = TypeVar("Value")
 
 
 class CoordinatordError(Exception):
@@ -50,13 +50,13 @@ class OutputError(OperationalError):
 class InternalError(CoordinatordError):
     """A bug of this project. The state of the machine that raised it may be wrong."""
 
-    def __init__(self, text: str, *, table: str, state: object, stimulus: object) -> None:
-        """Describe a bug in `table`, or in the program of that name, while it handled `stimulus`.
+    def __init__(self, text: str, *, where: str, state: object, stimulus: object) -> None:
+        """Describe a bug in the map or the program that `where` names, while it handled `stimulus`.
 
-        `state` is that of the missing row; None if another error was raised.
+        `state` is that of the missing key; None if it has none, or another error was raised.
         """
         super().__init__(text)
-        self.add_note(f"table {table}, state {_short(state)}, stimulus {_short(stimulus)}")
+        self.add_note(f"in {where}, state {_short(state)}, stimulus {_short(stimulus)}")
 
 
 def operational(error: Exception) -> OperationalError | None:
@@ -66,20 +66,20 @@ def operational(error: Exception) -> OperationalError | None:
     return error if isinstance(error, OperationalError) else None
 
 
-class Table(dict[Key, Row]):
-    """The transition table of a machine. A missing row is a bug, and raises `InternalError`.
+class CompleteMap(dict[Key, Value]):
+    """A map with a value for each key that may come. A missing key is a bug, and raises `InternalError`.
 
     Its keys are pairs of a state and a stimulus, or only stimuli.
     """
 
     def __init__(self, name: str) -> None:
-        """Make an empty table; add rows with `|=`."""
+        """Make an empty map; add values with `|=`."""
         super().__init__()
         self._name = name
 
     def __missing__(self, key: Key) -> Never:
         state, stimulus = key if isinstance(key, tuple) else (None, key)
-        raise InternalError("the table has no row for this", table=self._name, state=state, stimulus=stimulus)
+        raise InternalError("the map has nothing for this", where=self._name, state=state, stimulus=stimulus)
 
 
 def _short(thing: object) -> str:

@@ -146,7 +146,7 @@ class FlightRecorder:
         return bug
 
     def _bug(self, error: Exception, stimulus: object) -> InternalError:
-        bug = InternalError(_named(error), table=self._subject.program, state=None, stimulus=stimulus)
+        bug = InternalError(_named(error), where=self._subject.program, state=None, stimulus=stimulus)
         bug.__cause__ = error
         return bug
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 from signal import Signals
 from typing import Any
 
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
@@ -470,7 +470,7 @@ class Agent:
         if self._connection.record_report(observed, now):
             self._effects.append(effects.SendObserved(observed))
 
-    _HANDLERS = Table[type, Callable[[Any, Any, float], object]]("events of a node")
+    _HANDLERS = CompleteMap[type, Callable[[Any, Any, float], object]]("events of a node")
     _HANDLERS |= {
         events.SearchBegan: _on_search_began,
         events.Prepared: lambda self, _, now: self._apply(Stimulus.PREPARED, now),
@@ -502,7 +502,7 @@ class Agent:
         events.LeaveRequested: _on_leave_requested,
         events.Tick: _on_tick,
     }
-    _ACTS = Table[Act, Callable[[Any, Any, float], object]]("acts of a node")
+    _ACTS = CompleteMap[Act, Callable[[Any, Any, float], object]]("acts of a node")
     _ACTS |= {
         Act.NONE: lambda *_: None,
         Act.PROBE: lambda self, *_: self._probe(),

@@ -16,7 +16,7 @@ from signal import Signals
 
 from msgspec import Struct
 
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.text import listed
 
 BESIDE_S = 15.0
@@ -45,7 +45,7 @@ class LeftoverStage(StrEnum):
     KILLED = "they were sent SIGKILL"
 
 
-NEXT = Table[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
+NEXT = CompleteMap[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
 """The next stage after each stage with a deadline, and the signal that is sent at its begin."""
 NEXT |= {
     LeftoverStage.UNASKED: (LeftoverStage.ASKED, Signals.SIGTERM),

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
@@ -190,7 +190,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     return table
 
 
-TABLE = Table[tuple[Place, Stimulus], Row]("phases of a node")
+TABLE = CompleteMap[tuple[Place, Stimulus], Row]("phases of a node")
 """The transitions. A missing one is a bug: such a stimulus cannot come there. In a stage, FAILED and SUCCEEDED cannot,
 since `WorkerGroup` names only DEAD once workers are ending, and REACHED cannot, since the agent ignores probes then.
 SAVED comes only in the two stages that wait for it (`GroupEnding.record_saved`), and STAGE_EXPIRED and CHOICE_EXPIRED

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from coordinatord.core.keeping.found_steps import FoundSteps
 from coordinatord.core.rounds.values.due_times import NOW
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.kept_state import (
     ABORTED_MAX,
     KeptStep,
@@ -63,7 +63,7 @@ class WriteEvent(StrEnum):
     """The step is no longer wanted."""
 
 
-WRITES = Table[tuple[WriteState, WriteEvent], WriteState]("writes of a step to the disk")
+WRITES = CompleteMap[tuple[WriteState, WriteEvent], WriteState]("writes of a step to the disk")
 WRITES |= {
     (WriteState.NONE, WriteEvent.BEGUN): WriteState.WRITING,
     (WriteState.WRITING, WriteEvent.WRITTEN): WriteState.COMMITTING,

@@ -36,7 +36,7 @@ def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.Mon
     bench.open()
     with pytest.raises(InternalError) as caught:
         bench.receive(Goal.RUN, run="e-1", round=1)
-    assert caught.value.__notes__ == [f"table phases of a node, state idle, stimulus {Stimulus.RUN_NEXT}"]
+    assert caught.value.__notes__ == [f"in phases of a node, state idle, stimulus {Stimulus.RUN_NEXT}"]
 
 
 def test_a_node_that_can_be_sent_nothing_has_no_goal() -> None:
@@ -44,7 +44,7 @@ def test_a_node_that_can_be_sent_nothing_has_no_goal() -> None:
     silent.state = MemberState.SILENT
     with pytest.raises(InternalError) as caught:
         goal_of(a_run(), silent)
-    assert caught.value.__notes__ == ["table goals of a node, state forming, stimulus silent"]
+    assert caught.value.__notes__ == ["in goals of a node, state forming, stimulus silent"]
 
 
 def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_known(
@@ -65,10 +65,10 @@ def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(Agent._HANDLERS, AgentTick)
     with pytest.raises(InternalError) as caught:
         coordinator.handle(CoordinatorTick(), 0.0)
-    assert caught.value.__notes__ == [f"table events of a coordinator, state None, stimulus {CoordinatorTick}"]
+    assert caught.value.__notes__ == [f"in events of a coordinator, state None, stimulus {CoordinatorTick}"]
     with pytest.raises(InternalError) as caught:
         bench.submit(AgentTick())
-    assert caught.value.__notes__[0] == f"table events of a node, state None, stimulus {AgentTick}"
+    assert caught.value.__notes__[0] == f"in events of a node, state None, stimulus {AgentTick}"
 
 
 def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +76,12 @@ def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(table, "next_row", lambda _, now: (row, now))
     with pytest.raises(table.TransitionLoopError, match="still moving after 16 steps") as caught:
         table.take_due_rows(a_run(), Decision(Cluster(Policy(), WINGS), 0.0))
-    assert caught.value.__notes__[0].startswith("table transitions, state forming, stimulus ")
+    assert caught.value.__notes__[0].startswith("in transitions, state forming, stimulus ")
 
 
 def test_the_report_of_a_bug_names_all_three_and_bounds_them() -> None:
-    bug = InternalError("no row", table="goals", state=Phase.IDLE, stimulus=["x" * STATE_MAX])
+    bug = InternalError("no row", where="goals", state=Phase.IDLE, stimulus=["x" * STATE_MAX])
     *_, text, shown = traceback.format_exception(bug)
     assert text.endswith("InternalError: no row\n")
-    assert shown.startswith("table goals, state idle, stimulus ['xxx")
+    assert shown.startswith("in goals, state idle, stimulus ['xxx")
     assert len(shown) < STATE_MAX + 50

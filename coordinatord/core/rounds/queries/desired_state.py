@@ -14,7 +14,7 @@ from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import IN_ROUND, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
 from coordinatord.protocol.text import clip
@@ -35,7 +35,7 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
     **{state: dict.fromkeys(MemberState, Goal.EXIT) for state in State if state.ended},
 }
-GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
+GOALS = CompleteMap[tuple[State, MemberState], Goal]("goals of a node")
 """Nodes that can be sent nothing (disconnected, silent) have no goal while the run is live."""
 GOALS |= {(state, member): goal for state, row in _GOALS.items() for member, goal in row.items()}
 

@@ -13,7 +13,7 @@ from coordinatord.core.rounds.state.durable import DurableMember
 from coordinatord.core.rounds.state.lease import Lease
 from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.ranks import Seat
-from coordinatord.protocol.errors import Table
+from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.kept_state import Keeper, PersistOffer
 from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, Phase
 
@@ -207,7 +207,7 @@ class Member:
         return _STATE_OF[self.observed.phase] if has_begun else MemberState.ASSIGNED
 
 
-_STATE_OF = Table[Phase, MemberState]("states of a node in its round")
+_STATE_OF = CompleteMap[Phase, MemberState]("states of a node in its round")
 _STATE_OF |= {
     Phase.PREPARING: MemberState.ASSIGNED,
     Phase.IDLE: MemberState.STOPPED,  # it knows of the round, and no worker of it lives

@@ -31,7 +31,7 @@ from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.hints.brief_cause import cause_in_brief
-from coordinatord.protocol.errors import InternalError, Table
+from coordinatord.protocol.errors import CompleteMap, InternalError
 from coordinatord.protocol.messages import Assignment, Report, Result
 
 
@@ -62,7 +62,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             run = cluster.jobs.get(record.job)
             if run is None or run.id != record.run:
                 text = f"run {record.run} of job {record.job} is not its current run"
-                raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
+                raise HistoryError(text, where="changes", state=None if run is None else run.id, stimulus=record)
             _CHANGES[type(record)](run, record, at)
 
 
@@ -83,7 +83,7 @@ def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember
     member = run.members.get(node)
     if member is None:
         text = f"run {run.id} of job {run.job} knows no node {node!r}"
-        raise HistoryError(text, table="changes", state=run.state, stimulus=record)
+        raise HistoryError(text, where="changes", state=run.state, stimulus=record)
     return member
 
 
@@ -350,7 +350,7 @@ def _set_report(run: DurableRun, report: Report | None, at: float) -> None:
         run.report, run.reported_at = report, at
 
 
-_CHANGES = Table[type[records.Record], Callable[[DurableRun, Any, float], None]]("changes")
+_CHANGES = CompleteMap[type[records.Record], Callable[[DurableRun, Any, float], None]]("changes")
 _CHANGES |= {
     records.NodeJoined: _node_joined,
     records.NodeLost: _node_lost,

@@ -153,4 +153,4 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
         reason = Reason(row.when.__name__, row.reason.format(run=run, reasons=Reasons(run)))
         row.action(run, reason, decision)
     text = f"job {run.job}: still moving after {TRANSITIONS_MAX} steps"
-    raise TransitionLoopError(text, table="transitions", state=run.durable.state, stimulus=", ".join(taken))
+    raise TransitionLoopError(text, where="transitions", state=run.durable.state, stimulus=", ".join(taken))
