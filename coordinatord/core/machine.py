@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from coordinatord.core import admin
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
-from coordinatord.core.leases import Leases
+from coordinatord.core.lease_deadlines import LeaseDeadlines
 from coordinatord.core.registry import Registry
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
@@ -68,7 +68,7 @@ class Coordinator:
         self._sleep_watch = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         """The run and the member of each open session, by its number."""
-        self._leases = Leases()
+        self._leases = LeaseDeadlines()
         self._farewells_until = NOW
         """When the last lost node stops trying to come back for the outcome of its run."""
         self._due: float | None = None

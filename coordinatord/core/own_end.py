@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State

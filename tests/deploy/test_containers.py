@@ -20,7 +20,7 @@ import yaml
 from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.protocol.access_token import Role, parse_tokens
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig

@@ -16,7 +16,7 @@ import pytest
 from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.settings import SettingsError

@@ -5,7 +5,7 @@ from typing import Any
 
 from coordinatord.core.keeping.copy_plan import CopyPlan
 from coordinatord.core.keeping.known import KeptState, kept_of
-from coordinatord.core.keeping.persisting import StepWriter, WriteAttempt
+from coordinatord.core.keeping.write_progress import StepWriter, WriteAttempt
 from coordinatord.core.machine import WINGS
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.keeping import persisting, protection
+from coordinatord.core.keeping import protection, write_progress
 from coordinatord.core.keeping import table as keeping
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import WRITES, WriteEvent, WriteState
 from coordinatord.core.keeping.protection import Protection, StepState
+from coordinatord.core.keeping.write_progress import WRITES, WriteEvent, WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -73,7 +73,7 @@ def keeping_rows_taken() -> Iterator[set[KeepingRow]]:
     with pytest.MonkeyPatch.context() as patch:
         acts = {state: tuple(watched(state, *row) for row in rows) for state, rows in keeping.ROWS.items()}
         patch.setattr(keeping, "ROWS", acts)
-        patch.setattr(persisting, "WRITES", Writes())
+        patch.setattr(write_progress, "WRITES", Writes())
         patch.setattr(Protection, "_move", moved)
         yield taken
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.host.ports import PortReservation
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run

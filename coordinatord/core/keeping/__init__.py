@@ -8,14 +8,15 @@ several *shards*, and a step is *whole* when each shard has a holder.
 of the wing for one run. `holdings` records what nodes report, and `sentences` has the texts for people.
 
 In memory: `kept_index` knows the parts that each node has, and `shards` decides whether parts make a step whole.
-`protection` is the agreement on the steps that nodes must not overwrite. `resumption` chooses the step that a round
+`protection` is the agreement on the steps that nodes must not overwrite. `resume_choice` chooses the step that a round
 resumes from, and `resume_plan` finds the parts that each node needs for that; `first_states` says whether all ranks
 began with the same state, and `bad_steps` which steps are known to be wrong. `copy_plan` plans copies of the state that
-only one host has, and `copying` asks nodes to fetch them. `handover` decides which departing nodes stay until others
-have their state.
+only one host has, and `copy_orders` asks nodes to fetch them. `handover` decides which departing nodes stay until
+others have their state.
 
-On a disk: `persisting` is the progress of writing a step, and `persistence` decides which step is written, when and by
-which nodes. `found_steps` knows the newest step that nodes find there, and `disk_steps` which of the steps are of use.
+On a disk: `write_progress` is the progress of writing a step, and `write_plan` decides which step is written, when and
+by which nodes. `found_steps` knows the newest step that nodes find there, and `disk_steps` which of the steps are of
+use.
 
 At the end of a round: `halting` chooses the step that all workers keep, and `checkpoint_watch` tracks the checkpoints
 that the script writes itself.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.keeping.kept_index import PartsChange
 from coordinatord.core.keeping.resume_plan import grouped
-from coordinatord.core.keeping.shards import Held, are_in_two_domains, holders_by_shard
+from coordinatord.core.keeping.shards import PartsByNode, are_in_two_domains, holders_by_shard
 from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
 
 TAKES_MAX = 8
@@ -51,20 +51,20 @@ class CopyPlan:
         }
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
-    def is_made(self, held: Held, excused: Collection[str]) -> bool:
+    def is_made(self, held: PartsByNode, excused: Collection[str]) -> bool:
         """Whether all copies are protected, so that each shard is in two domains; `excused` nodes need none."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
         return made and are_in_two_domains(shards, held, self.domains)
 
-    def has_copies(self, node: str, held: Held, only: str | None = None) -> bool:
+    def has_copies(self, node: str, held: PartsByNode, only: str | None = None) -> bool:
         """Whether a node has and protects the copies that it takes of all nodes, or only of the node `only`."""
         parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
 
 
-def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, str]) -> CopyPlan:
+def plan_copies(held: PartsByNode, domains: Mapping[str, str], buddy_of: Mapping[str, str]) -> CopyPlan:
     """Plan the copies of a step, whose parts are `held`.
 
     A copy that is made already stays in the plan, since it has to be protected too. So a holder whose buddy has a copy
@@ -170,7 +170,7 @@ class CopyPlans:
         """Drop the plans of all other steps."""
         self.plans = {at: plan for at, plan in self.plans.items() if at in steps}
 
-    def survives_any_loss(self, held: Held) -> bool:
+    def survives_any_loss(self, held: PartsByNode) -> bool:
         """Whether a step with these parts survives the loss of all hosts of any one failure domain."""
         shards = next((part.shards for parts in held.values() for part in parts), 0)
         return shards > 0 and are_in_two_domains(range(shards), held, self._domains)

@@ -4,7 +4,7 @@ They stay for one of two reasons, and each has its limit:
 
 * Other nodes are to resume from a step that is not whole without this node. It stays until each node of the next round
   has what it needs, for `HAND_OVER_S` at most.
-* The newest step is not on the disk yet. Its holders stay until it is written, up to the time of `persistence.ends_by`.
+* The newest step is not on the disk yet. Its holders stay until it is written, up to the time of `write_plan.ends_by`.
 
 While some workers of a round still end, `may_be_needed` keeps nodes whose workers have ended. Once all have ended, or
 if a node outside the round is to leave, `begin_handover` decides which nodes stay. The table of transitions releases
@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import ends_by, is_unsure, may_write, overwriter, unwritten, writes
-from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
+from coordinatord.core.keeping.resume_choice import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import Coverage, are_whole
+from coordinatord.core.keeping.write_plan import ends_by, is_unsure, may_write, overwriter, unwritten, writes
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import Wait

@@ -9,10 +9,10 @@ write has not stopped.
 from __future__ import annotations
 
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
-from coordinatord.core.keeping.copying import plan_for
+from coordinatord.core.keeping.copy_orders import plan_for
 from coordinatord.core.keeping.disk_steps import find_step, record_found, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.resumption import has_restored
+from coordinatord.core.keeping.resume_choice import has_restored
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import Holding, Restoring
@@ -95,7 +95,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     record_found(kept, member)
     newest = disk.found.newest
     if disk.pinned is not None and newest is not None and disk.pinned < newest:
-        disk.drop()  # a restarted coordinator did not know the newer step, see `persisting.FIRST_SCAN_S`
+        disk.drop()  # a restarted coordinator did not know the newer step, see `write_progress.FIRST_SCAN_S`
         kept.changes += 1
 
 

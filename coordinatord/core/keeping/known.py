@@ -10,9 +10,9 @@ from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.first_states import FirstStates
 from coordinatord.core.keeping.halting import Halting
 from coordinatord.core.keeping.kept_index import KeptIndex, Parts
-from coordinatord.core.keeping.persisting import Persisting
 from coordinatord.core.keeping.protection import Protection
 from coordinatord.core.keeping.resume_plan import ResumePlan
+from coordinatord.core.keeping.write_progress import Persisting
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.kept_state import KeptStep
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.kept_index import KeptIndex
-from coordinatord.core.keeping.persisting import Persisting
+from coordinatord.core.keeping.write_progress import Persisting
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.protocol.kept_state import KeptStep
 
@@ -186,7 +186,7 @@ def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
     The whole step, this one and the one that is being written may take all three places. A round that is being stopped
     needs one for its last step. State that is the same on all ranks needs two at any time: saves at an interval seldom
     overwrite the newest step, so with one place most would be left out until the write ends. If the disk hangs, that
-    takes `persisting.STUCK_S`.
+    takes `write_progress.STUCK_S`.
     """
     if protection.pinned in {None, at}:
         return False

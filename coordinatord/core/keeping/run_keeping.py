@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
+from coordinatord.core.keeping import handover, holdings, resume_choice, sentences, table, write_plan
 from coordinatord.core.keeping.bad_steps import has_spoiled
-from coordinatord.core.keeping.copying import copies_for
+from coordinatord.core.keeping.copy_orders import copies_for
 from coordinatord.core.keeping.disk_steps import drop_useless, found_by
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import END_S
-from coordinatord.core.keeping.persisting import FIRST_SCAN_S
+from coordinatord.core.keeping.write_plan import END_S
+from coordinatord.core.keeping.write_progress import FIRST_SCAN_S
 from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
@@ -112,8 +112,8 @@ class RunKeeping(KeptState, KeepingWing):
 
     # Queries
 
-    resume_point = resumption.resume_point
-    bad_steps = resumption.bad_steps
+    resume_point = resume_choice.resume_point
+    bad_steps = resume_choice.bad_steps
     resume_text = sentences.resume_text
     staying_step = sentences.staying_step
     restore_problem = property(sentences.restore_problem)
@@ -155,13 +155,13 @@ class RunKeeping(KeptState, KeepingWing):
 
     def leaves_once(self, member: Member) -> str:
         """Say what a node that hands over waits for: the disk or other nodes."""
-        for_disk = persistence.writes(self, member) or (self.has_disk and self.run.roll.all_leave)
+        for_disk = write_plan.writes(self, member) or (self.has_disk and self.run.roll.all_leave)
         return "what it keeps is on the disk" if for_disk else "others have what it keeps for them"
 
     def wait_at_timeout(self, member: Member) -> Wait:
         """Return how long a node stays after its `--join-timeout`: for the disk, if it writes or the run is to end."""
-        writes = persistence.writes(self, member)
-        until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else NOW
+        writes = write_plan.writes(self, member)
+        until = write_plan.ends_by(self) if writes or self.run.durable.stop_asked else NOW
         others_write = self.disk.attempt is not None and not writes  # so the step need not be lost
         return Wait(until, last_step="" if others_write else sentences.lost_step(self))
 
@@ -174,9 +174,9 @@ class RunKeeping(KeptState, KeepingWing):
 
     def before_end(self) -> str:
         """Say what comes before the end of a run: nodes are heard, or a step is written. Empty if neither has to be."""
-        if persistence.is_unsure(self):
+        if write_plan.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
-        return "what is kept is written to the disk, then " if persistence.is_awaited(self) else ""
+        return "what is kept is written to the disk, then " if write_plan.is_awaited(self) else ""
 
     @property
     def lost_step(self) -> str:
@@ -199,11 +199,11 @@ class RunKeeping(KeptState, KeepingWing):
     def _record_waits(self) -> None:
         """Work out the waits before an end. A run that ends waits until all nodes are heard, and for the disk."""
         disk, state = self.disk, self.run.durable.state
-        if persistence.is_unsure(self):
+        if write_plan.is_unsure(self):
             wait, disk_until = Wait(until=None, why=sentences.UNHEARD), None  # neither time is known yet
         else:
             why = "" if disk.ends_at is None else sentences.last_write(self)
-            wait = Wait(persistence.ends_by(self), why)
+            wait = Wait(write_plan.ends_by(self), why)
             disk_until = disk.ends_at if state is State.STOPPING or self.run.durable.stop_asked else None
         self.waits = Waits(wait, disk_until, handover.waits(self))
 
@@ -237,20 +237,20 @@ class RunKeeping(KeptState, KeepingWing):
     def choose_sources(self) -> None:
         """Plan which node fetches which parts from which, unless that is planned already."""
         if self.run.durable.resume is not None and self.plan is None:
-            self.plan = resumption.plan_of_round(self)
+            self.plan = resume_choice.plan_of_round(self)
 
     def desired_at_once(self, member: Member, goal: Goal) -> KeptAtOnce:
         """Return the orders to halt and to write, and whether ranks are alike: workers or nodes wait for these."""
         return KeptAtOnce(
             halt=self.halting.sent_to(self.run, member) if goal is Goal.STOP else None,
-            persist=None if goal is Goal.EXIT else persistence.order_for(self, member),
+            persist=None if goal is Goal.EXIT else write_plan.order_for(self, member),
             alike=self.first_states.alike if goal is Goal.RUN else None,
         )
 
     def desired(self, member: Member, goal: Goal) -> KeptDesired:
         """Return the steps to fetch, protect and copy; a change of them waits for each node's next heartbeat."""
         return KeptDesired(
-            resume=resumption.resume_for(self, member, goal),
+            resume=resume_choice.resume_for(self, member, goal),
             protected=None
             if member.keeper is None or member.state is MemberState.RELEASED
             else self._protected(member),
@@ -268,7 +268,7 @@ class RunKeeping(KeptState, KeepingWing):
             return self.protection.steps
         held = ((at, self.index.holders(at).get(member.node, ())) for at in self.index.steps())
         steps = [at for at, parts in held if any(part.protected for part in parts)]
-        best_first = sorted(steps, key=lambda at: not resumption.may_be_chosen(self, at))
+        best_first = sorted(steps, key=lambda at: not resume_choice.may_be_chosen(self, at))
         return tuple(best_first[:-1]) if len(steps) >= PROTECTED_MAX else None
 
     def halt_sentence(self) -> str:

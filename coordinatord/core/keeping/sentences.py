@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
-from coordinatord.core.keeping.copying import why_uncopied
+from coordinatord.core.keeping.copy_orders import why_uncopied
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
-from coordinatord.core.keeping.persisting import WriteState
-from coordinatord.core.keeping.resumption import differing_step, is_obtainable, resume_point
+from coordinatord.core.keeping.resume_choice import differing_step, is_obtainable, resume_point
+from coordinatord.core.keeping.write_plan import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
+from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from coordinatord.protocol.kept_state import KeptParts
 
-Held = Mapping[str, Collection[KeptParts]]
+PartsByNode = Mapping[str, Collection[KeptParts]]
 """The parts of one step, by the node that holds them."""
 
 
@@ -49,7 +49,7 @@ def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
     return cover((shard for part in big for shard in shards_in(part)), big[0].shards)
 
 
-def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
+def holders_by_shard(held: PartsByNode) -> dict[int, list[tuple[str, int]]]:
     """Return the nodes that hold each shard, each with a rank that has it; a node is repeated for each rank."""
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
@@ -59,7 +59,7 @@ def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
     return holders
 
 
-def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
+def are_in_two_domains(shards: Collection[int], held: PartsByNode, domains: Mapping[str, str]) -> bool:
     """Whether nodes of two domains protect each of these shards; a node without a domain does not count."""
     first_domain: dict[int, str] = {}
     missing = set(shards)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping import write_plan
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import STUCK_S, WriteState
+from coordinatord.core.keeping.write_progress import STUCK_S, WriteState
 from coordinatord.core.rounds.queries.conditions import before_first_timeout
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
@@ -34,7 +34,7 @@ def write_due(kept: KeptState) -> float | None:
 
     This is asked while a round runs, and by `RunKeeping.end_round`. Between two rounds `last_step_due` decides.
     """
-    disk, at = kept.disk, persistence.may_write_at(kept)
+    disk, at = kept.disk, write_plan.may_write_at(kept)
     if at is None or disk.wanted:
         return at
     return None if disk.every_s is None or disk.since is None else max(at, disk.since + disk.every_s)
@@ -51,12 +51,12 @@ def last_step_due(kept: KeptState) -> float | None:
     whose timeout expires waits for: at once the disk would most likely fail again. A restarted coordinator first has
     nodes scan the disk (`FIRST_SCAN_S`). No timeout waits for that: at worst a step is written twice.
     """
-    at, run = persistence.may_write_at(kept), kept.run  # `at` is the end of such a pause or scan, or in the past
+    at, run = write_plan.may_write_at(kept), kept.run  # `at` is the end of such a pause or scan, or in the past
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
         return None
-    waits_until = run.durable.entered_at + persistence.WAITS_S
+    waits_until = run.durable.entered_at + write_plan.WAITS_S
     if kept.disk.problem:  # the last attempt has failed
         return max(at, before_first_timeout(run, waits_until))
     return before_first_timeout(run, max(at, waits_until))
@@ -73,7 +73,7 @@ def write_over(kept: KeptState) -> float | None:
     attempt = kept.disk.attempt if _may_go_on(kept) else None
     if attempt is None:
         return None
-    is_over = attempt.committed or attempt.failed or persistence.gone_writers(kept, attempt)
+    is_over = attempt.committed or attempt.failed or write_plan.gone_writers(kept, attempt)
     return NOW if is_over else attempt.progressed_at + STUCK_S
 
 
@@ -96,10 +96,10 @@ def _may_go_on(kept: KeptState) -> bool:
 
 def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Order nodes to write the newest whole step to the disk; if they cannot, record why and when to try again."""
-    attempt = persistence.new_attempt(kept, now)
+    attempt = write_plan.new_attempt(kept, now)
     if attempt is None:
-        at, why = persistence.step_to_write(kept), persistence.why_none(kept)
-        kept.disk.fail(why, now, at, persistence.pause_s(kept))
+        at, why = write_plan.step_to_write(kept), write_plan.why_none(kept)
+        kept.disk.fail(why, now, at, write_plan.pause_s(kept))
         return ()
     kept.disk.begin(attempt)
     return kept.run.members.values()
@@ -116,12 +116,12 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Record that a step is whole, or why not; if nodes are about to leave, begin again at once without failed ones."""
     attempt = kept.disk.attempt
     assert attempt is not None  # noqa: S101 - it is the row's condition
-    why = persistence.why_failed(kept, attempt)
+    why = write_plan.why_failed(kept, attempt)
     if not why:
         kept.disk.succeed(now)
     else:
-        kept.disk.fail(why, now, attempt.at, persistence.pause_s(kept, attempt))
-        instead = persistence.attempt_instead(kept, attempt, now)
+        kept.disk.fail(why, now, attempt.at, write_plan.pause_s(kept, attempt))
+        instead = write_plan.attempt_instead(kept, attempt, now)
         if instead is not None:
             kept.disk.begin(instead)
     return kept.run.members.values()

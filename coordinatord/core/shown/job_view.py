@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from coordinatord.core.judging.judgements import weight
 from coordinatord.core.judging.run_judging import RunJudging
-from coordinatord.core.keeping.copying import copy_problem
+from coordinatord.core.keeping.copy_orders import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import disk_problem, memory_of, pageable, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.bad_steps import has_doubts, may_differ
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persisting import WriteState
+from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.judged_host import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed

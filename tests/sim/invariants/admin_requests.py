@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.state.durable import State

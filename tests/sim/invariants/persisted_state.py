@@ -8,9 +8,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persistence import END_S
-from coordinatord.core.keeping.persisting import RETRY_S, WriteAttempt, WriteState
 from coordinatord.core.keeping.shards import are_whole
+from coordinatord.core.keeping.write_plan import END_S
+from coordinatord.core.keeping.write_progress import RETRY_S, WriteAttempt, WriteState
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Event, Reported
 from coordinatord.core.rounds.state.durable import State

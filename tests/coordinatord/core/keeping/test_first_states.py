@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.coordinatord.core.keeping.test_resumption import break_round, train
+from tests.coordinatord.core.keeping.test_resume_choice import break_round, train
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinatord.core.keeping.persistence import END_S
-from coordinatord.core.keeping.persisting import RETRY_S
+from coordinatord.core.keeping.write_plan import END_S
+from coordinatord.core.keeping.write_progress import RETRY_S
 from coordinatord.core.own_end import SIGNALS_APART_S, may_end_at
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import RoundStopped

@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinatord.core.keeping import persistence
+from coordinatord.core.keeping import write_plan
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persistence import END_S
+from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
 from tests.support.running_job import order, running_job, to_write
@@ -186,7 +186,7 @@ def test_the_time_of_a_write_that_is_slow_is_that_of_all_its_attempts() -> None:
 
 
 def test_a_step_whose_parts_fit_into_no_order_is_not_said_to_be_held_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistence, "WANTED_MAX", 0)
+    monkeypatch.setattr(write_plan, "WANTED_MAX", 0)
     stage = keeping(SHARDED)
     stage.play("advance 600s")
     assert order(stage, "n1") is None

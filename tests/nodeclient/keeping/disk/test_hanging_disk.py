@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.persistence import END_IDLE_S, END_S
-from coordinatord.core.keeping.persisting import STUCK_S
+from coordinatord.core.keeping.write_plan import END_IDLE_S, END_S
+from coordinatord.core.keeping.write_progress import STUCK_S
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistState, Restoring
 from nodeclient.core.effects import Persist

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from coordinatord.core.keeping.persisting import RETRY_S, WRITES, Persisting, WriteEvent, WriteState
+from coordinatord.core.keeping.write_progress import RETRY_S, WRITES, Persisting, WriteEvent, WriteState
 from coordinatord.protocol.errors import InternalError
 from coordinatord.protocol.kept_state import KeptStep
 from tests.support.kept_runs import a_write

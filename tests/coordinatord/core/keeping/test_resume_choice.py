@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.keeping import resumption
+from coordinatord.core.keeping import resume_choice
 from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
@@ -144,7 +144,7 @@ def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_diff
     break_round(stage, "n1", "n2")
     stage.play("die 0s")
     kept = kept_of(stage.run)
-    assert [resumption.may_be_chosen(kept, KeptStep(1, step)) for step in (4, 8)] == [True, False]
+    assert [resume_choice.may_be_chosen(kept, KeptStep(1, step)) for step in (4, 8)] == [True, False]
 
 
 def test_a_step_of_which_ranks_differed_is_not_read_from_the_disk_either_nor_after_a_later_difference() -> None:
@@ -228,7 +228,7 @@ def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
             super().__init__(point, holders)
             made.append(self)
 
-    patch.setattr(resumption, "ResumePlan", Noted)
+    patch.setattr(resume_choice, "ResumePlan", Noted)
     return made
 
 

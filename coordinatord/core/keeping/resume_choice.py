@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
 from coordinatord.core.keeping.disk_steps import find_step, newest_on_disk
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
+from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint, SpoiledStep, with_spoiled

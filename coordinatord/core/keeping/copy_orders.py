@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from coordinatord.core.keeping.copy_plan import CopyPlan, buddies, plan_copies
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.resumption import is_reachable, source_of
+from coordinatord.core.keeping.resume_choice import is_reachable, source_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.fields import MESSAGE_MAX

@@ -3,7 +3,7 @@
 The nodes that hold a step write it together, in an attempt (`WriteAttempt`): each writes some of the parts that it
 holds. When all have, one of them, the committer, writes the manifest, which makes the step whole. A node is *able* to
 write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` decides when a write
-is due, and calls this module; `persisting` has the progress of the attempt.
+is due, and calls this module; `write_progress` has the progress of the attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Collection
 from coordinatord.core.keeping.bad_steps import has_doubts
 from coordinatord.core.keeping.disk_steps import agreed_step, find_step
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persisting import (
+from coordinatord.core.keeping.resume_plan import Needs, grouped, need
+from coordinatord.core.keeping.shards import PartsByNode, are_whole, holders_by_shard
+from coordinatord.core.keeping.write_progress import (
     BACK_S,
     RETRY_S,
     STUCK_S,
@@ -22,8 +24,6 @@ from coordinatord.core.keeping.persisting import (
     WriteAttempt,
     WriteState,
 )
-from coordinatord.core.keeping.resume_plan import Needs, grouped, need
-from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -146,7 +146,7 @@ def _next_attempt(kept: KeptState) -> int:
     return 1 + max(kept.disk.last_number, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
 
 
-def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[WantedParts, ...]] | None:
+def _plan_writes(holders: PartsByNode, leaving: Collection[str]) -> dict[str, tuple[WantedParts, ...]] | None:
     """Return the parts of a step that each node writes; None if the holders do not have all of it.
 
     A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
@@ -171,7 +171,7 @@ def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[Wan
     return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None
 
 
-def _able_holders(kept: KeptState, at: KeptStep | None) -> Held:
+def _able_holders(kept: KeptState, at: KeptStep | None) -> PartsByNode:
     """Return the parts of a step, by the nodes that have them and are able to write."""
     held = {} if at is None else kept.index.holders(at)
     return {node: parts for node, parts in held.items() if _is_able(kept.run.members[node])}

@@ -13,7 +13,7 @@ from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.records import NodeLost, Record
 
 
-class Leases(DeadlineHeap[tuple[str, str]]):
+class LeaseDeadlines(DeadlineHeap[tuple[str, str]]):
     """The ends of the members' leases, by run id and node. A member whose lease is over has none."""
 
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:

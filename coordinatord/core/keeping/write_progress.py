@@ -1,6 +1,6 @@
 """The progress of writing steps to the disk: what is being written, by whom, what failed, and when to try again.
 
-`persistence` decides, and this is what it decides by. The life of one write is the table `WRITES`. Nothing here is
+`write_plan` decides, and this is what it decides by. The life of one write is the table `WRITES`. Nothing here is
 recorded: after a restart of the coordinator, nodes report which steps are on the disk, and a new attempt begins.
 """
 
