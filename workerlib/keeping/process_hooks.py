@@ -8,11 +8,12 @@ keeper, and the hooks of the earlier one are removed.
 from __future__ import annotations
 
 import atexit
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from itertools import chain, pairwise
+from types import FrameType
 from typing import Any
 
 import torch
@@ -65,15 +66,22 @@ class ProcessHooks:
 def has_failed(error: BaseException | None) -> bool:
     """Whether an exception that ends the script is a failure, after which the state may be that of no step.
 
-    `SystemExit` with 0 is none, unless it comes from a signal handler of the script, which may run within a step.
+    `SystemExit` with 0 is none, unless the script has caught an error before, or a signal handler of it exits: either
+    may come within a step.
     """
     if not isinstance(error, SystemExit):
         return error is not None
-    if error.code is not None and error.code != 0:
+    if (error.code is not None and error.code != 0) or error.__context__ is not None:
         return True
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = [getattr(getattr(handler, "func", handler), "__code__", None) for handler in handlers]  # in a `partial`
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(_has_interrupted(called, frame) for frame, called in pairwise(frames))
+
+
+def _has_interrupted(called: FrameType, frame: FrameType) -> bool:
+    """Whether a frame is that of a signal handler, which gets the frame that it interrupts as an argument."""
+    values = list(called.f_locals.values())
+    arguments = chain(values, *(value for value in values if type(value) is tuple))  # as of `lambda *_: ...`
+    return any(argument is frame for argument in arguments)
 
 
 def hooked_module(module: torch.nn.Module) -> torch.nn.Module:

@@ -65,10 +65,42 @@ def test_the_last_step_is_kept_although_no_other_rank_has_it(keep: Keep, work: C
     assert keep.choose().step == STEPS - 1
 
 
-def exit_within_a_step() -> None:
+def exit_by_a_handler() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with workerlib.init() as ctx:
         Training(ctx).do_all(lambda: signal.raise_signal(signal.SIGTERM))
+
+
+def exit_by_a_handler_for_one_signal() -> None:
+    def handle(_signum: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, handle)
+    with workerlib.init() as ctx:
+        Training(ctx).do_all(lambda: signal.raise_signal(signal.SIGTERM))
+
+
+class Handler:
+    """A handler that is an object."""
+
+    def __call__(self, *_: object) -> None:
+        """Exit."""
+        sys.exit(0)
+
+
+def exit_by_an_object() -> None:
+    signal.signal(signal.SIGTERM, Handler())
+    with workerlib.init() as ctx:
+        Training(ctx).do_all(lambda: signal.raise_signal(signal.SIGTERM))
+
+
+def exit_after_an_error() -> None:
+    with workerlib.init() as ctx:
+        try:
+            Training(ctx).do_all(lambda: signal.raise_signal(signal.SIGINT))
+        except KeyboardInterrupt:
+            sys.exit(0)
 
 
 def compare() -> None:
@@ -79,8 +111,11 @@ def compare() -> None:
         assert training.notes["steps"].item() == training.done + 1
 
 
-def test_a_handler_that_exits_within_a_step_leaves_the_state_of_a_whole_one(keep: Keep) -> None:
-    play(keep, exit_within_a_step, 1, 1)
+@pytest.mark.parametrize(
+    "work", [exit_by_a_handler, exit_by_a_handler_for_one_signal, exit_by_an_object, exit_after_an_error]
+)
+def test_an_exit_within_a_step_leaves_the_state_of_a_whole_one(keep: Keep, work: Callable[..., None]) -> None:
+    play(keep, work, 1, 1)
     keep.choose()
     play(keep, compare, 1, 2)
 
