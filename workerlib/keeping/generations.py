@@ -289,7 +289,7 @@ def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
 
 def _version_of(tensor: Any) -> tuple[int, int]:
     local = tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 - as in `pieces`
-    return change_count(local), local.data_ptr()
+    return change_count(local), local.data_ptr() if local.layout is torch.strided else 0
 
 
 def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -> bool:

@@ -197,6 +197,18 @@ def test_a_tensor_made_in_inference_mode_may_be_in_a_dict(script: Script, from_b
         assert script.saved(kept) == 3
 
 
+def test_a_tensor_without_an_address_that_comes_into_a_dict_ends_keeping_and_not_the_training(script: Script) -> None:
+    model, notes = network(), dict[str, torch.Tensor]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        notes["seen"] = torch.eye(3).to_sparse()
+        train(model, optimizer)
+        kept.step(3)
+        why = "notes.seen is a tensor of the layout torch.sparse_coo, which cannot be kept"
+        assert script.not_saved(kept) == why
+
+
 class Weights(dict[str, torch.Tensor]):
     """Weights of which one changes when somebody looks at them again, as if training went on meanwhile."""
 
