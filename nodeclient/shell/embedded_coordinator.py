@@ -134,7 +134,7 @@ def _is_own(address: str) -> bool:
     A loopback address is one even where IPv6 is off and the hosts file has ::1. 0.0.0.0 leads to loopback.
     """
     plain = ipaddress.ip_address(plain_address(address))
-    return plain.is_loopback or plain.is_unspecified or interface_of(address) is not None
+    return plain.is_loopback or plain.is_unspecified or interface_of(str(plain)) is not None
 
 
 def _only_for_this_host(host: str, addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -297,7 +297,7 @@ print([host for host in sys.argv[1:] if asyncio.run(own_addresses(host))])
 
 def test_an_address_is_not_this_host_s_because_a_socket_could_bind_to_it() -> None:
     prefix = apart("--net", setup=f"ip link set lo up; ip address add 10.0.0.2/24 dev lo; {NONLOCAL}")
-    own = ["10.0.0.2", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - it is only asked for
+    own = ["10.0.0.2", "::ffff:10.0.0.2", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - it is only asked for
     answer = run(*prefix, sys.executable, "-c", OWN_ADDRESSES, *own, "10.0.0.3", "2001:db8::1")
     assert answer.stdout.strip() == str(own), answer.stderr
 
