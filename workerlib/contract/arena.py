@@ -359,12 +359,12 @@ class Arena:
         """Map the pages of the first generations, as `map_pages` does. This blocks, so call it in a thread."""
         map_pages(self._memory[HEADER_BYTES : HEADER_BYTES + generations * self.sizes.generation])
 
-    def begin_generation(self, step: int, *, last: bool = False) -> Place | None:
+    def begin_generation(self, step: int, stride: int = 1, *, last: bool = False) -> Place | None:
         """Mark the generation that a save of `step` overwrites as not whole, and return it; None if none may be.
 
-        `last` marks the last save of a round, see `oldest_generation`.
+        For `stride`, and `last`, which marks the last save of a round, see `oldest_generation`.
         """
-        return self._begin(lambda protected: oldest_generation(self.generations, protected, step, last=last))
+        return self._begin(lambda protected: oldest_generation(self.generations, protected, step, stride, last=last))
 
     def begin_small(self) -> Place | None:
         """Mark a small place as not whole, and return it to be overwritten; None if none may be."""
@@ -390,13 +390,14 @@ class Arena:
 
 
 def oldest_generation(
-    places: Sequence[Place], protected: Collection[tuple[int, int]], step: int, *, last: bool = False
+    places: Sequence[Place], protected: Collection[tuple[int, int]], step: int, stride: int = 1, *, last: bool = False
 ) -> Place | None:
     """Return the generation that a save of `step` may overwrite; None if all are needed.
 
     It is one that is not whole, or else one of the oldest round: the step that can be halved the fewest times, and of
     several such steps the oldest. Each rank saves at the multiples of its own interval, which is a power of two. So
-    this step is the least likely one to be there on all ranks.
+    this step is the least likely one to be there on all ranks. If numbers of steps are `stride` apart, the first one
+    from a multiple on is saved, and it counts as that multiple.
 
     If all others are protected, it is the newest one, but only for the `last` save of a round, or for a step that can
     be halved more often. Otherwise each rank could keep another newest step until a protection ends, which may take
@@ -408,7 +409,7 @@ def oldest_generation(
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
     needed = {newest, *protected}
     is_full = all(commit is not None and (commit.round, commit.step) in needed for commit in commits)
-    if is_full and newest is not None and (last or power_of_two(step) > power_of_two(newest[1])):
+    if is_full and newest is not None and (last or power_of_two(step, stride) > power_of_two(newest[1], stride)):
         needed = {*protected}
     free: list[tuple[tuple[int, int, int], int]] = []
     """The worth of each generation that is not needed, and its number; the one of the least worth is overwritten."""
@@ -416,13 +417,14 @@ def oldest_generation(
         if commit is None:
             free.append(((-1, 0, 0), number))
         elif (commit.round, commit.step) not in needed:
-            free.append(((commit.round, power_of_two(commit.step), commit.step), number))
+            free.append(((commit.round, power_of_two(commit.step, stride), commit.step), number))
     return places[min(free)[1]] if free else None
 
 
-def power_of_two(step: int) -> int:
-    """Return the largest power of two that divides a step."""
-    return step & -step or STEP_MAX  # every power divides step 0
+def power_of_two(step: int, stride: int = 1) -> int:
+    """Return the largest power of two that divides a step, or a number between it and the step `stride` before it."""
+    before = step - stride
+    return 1 << (step ^ before).bit_length() - 1 if before >= 0 else STEP_MAX  # every power divides step 0
 
 
 def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:

@@ -218,6 +218,7 @@ class GenerationWriter:
         commit: Commit,
         small: memoryview | None,
         *,
+        stride: int = 1,
         last: bool = False,
         gpu_within_s: float | None = None,
         watch: bool = False,
@@ -225,7 +226,8 @@ class GenerationWriter:
         """Write the present big state; return its length in bytes. Raises `NotNowError`, and `KeptStateError`.
 
         `commit` says which step it is, and is completed with length, serial and flags. `small` is the small state of
-        that step, if it is known. The `last` save of a round finds a place more often; see `oldest_generation`.
+        that step, if it is known. Where there is a place also depends on `stride`, the difference to the step before,
+        and on whether this is the `last` save of a round; see `oldest_generation`.
         The GPU has `gpu_within_s` to come to the end of the step; None for as long as it takes.
         With `watch`, nothing is committed if the next step has begun meanwhile, as it may without optimizers' hooks.
         """
@@ -240,7 +242,7 @@ class GenerationWriter:
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
             raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")
-        place = self._arena.begin_generation(commit.step, last=last)
+        place = self._arena.begin_generation(commit.step, stride, last=last)
         if place is None:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest

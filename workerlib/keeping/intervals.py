@@ -44,6 +44,8 @@ class SaveInterval:
     def __init__(self) -> None:
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
+        self.stride = 1
+        """The difference between the numbers of the last two steps."""
         self._least_s = 0.0
         """The least time between two saves."""
         self._step_s = 0.0
@@ -72,7 +74,8 @@ class SaveInterval:
         before = step - 1
         if self._began is not None:
             before, began_at = self._began
-            step_s = (now - began_at) / (step - before)
+            self.stride = step - before
+            step_s = (now - began_at) / self.stride
             self._step_s = (1 - WEIGHT) * self._step_s + WEIGHT * step_s if self._step_s else step_s
         return step // self.steps > before // self.steps
 

@@ -455,8 +455,10 @@ class StepSaver:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            small, watch = self._small.find(commit), self.role.saves_small
-            length = self._generations.write(commit, small, last=last, gpu_within_s=gpu_within_s, watch=watch)
+            small, stride, watch = self._small.find(commit), self.interval.stride, self.role.saves_small
+            length = self._generations.write(
+                commit, small, stride=stride, last=last, gpu_within_s=gpu_within_s, watch=watch
+            )
         except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._newest = self.last_step

@@ -152,18 +152,30 @@ def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Ar
     assert oldest_generation(places[:2], [(1, 64)], 7) is None
 
 
-@given(ranks=st.lists(st.tuples(st.sampled_from([4, 8, 16]), st.integers(3, 40)), min_size=2, max_size=4))
-def test_ranks_that_have_one_place_each_come_to_the_same_step(ranks: list[tuple[int, int]]) -> None:
-    """Two steps are protected while one of them is written to a disk, and each rank has another newest one."""
-    intervals, newest = [interval for interval, _ in ranks], [interval * times for interval, times in ranks]
+@given(
+    ranks=st.lists(st.tuples(st.sampled_from([4, 8, 16]), st.integers(3, 40)), min_size=2, max_size=4),
+    stride=st.integers(1, 12),
+    offset=st.integers(0, 11),
+)
+def test_ranks_that_have_one_place_each_come_to_the_same_step(
+    ranks: list[tuple[int, int]], stride: int, offset: int
+) -> None:
+    """Two steps are protected while one of them is written to a disk, and each rank has another newest one.
+
+    Numbers of steps may be some apart, and all odd, as where gradients are summed up over several batches.
+    """
+    intervals = [interval for interval, _ in ranks]
+    newest = [interval * times + (offset - interval * times) % stride for interval, times in ranks]
     arenas = [[Place(memoryview(bytearray(96)).cast("Q"), memoryview(bytearray(40))) for _ in range(3)] for _ in ranks]
     for places, step in zip(arenas, newest, strict=True):
         fill(places, 1, 4, 8, step)
-    alike = 2 * max(map(power_of_two, [*intervals, *newest]))
-    last = (max(newest) // alike + 1) * alike
-    for step in range(max(newest) + 1, last + 1):
+    alike = 2 * max(*intervals, *(power_of_two(step, stride) for step in newest))
+    multiple = (max(newest) // alike + 1) * alike
+    last = multiple + (offset - multiple) % stride
+    for step in range(max(newest) + stride, last + 1, stride):
         for places, interval in zip(arenas, intervals, strict=True):
-            place = oldest_generation(places, [(1, 4), (1, 8)], step) if step % interval == 0 else None
+            is_due = step // interval > (step - stride) // interval
+            place = oldest_generation(places, [(1, 4), (1, 8)], step, stride) if is_due else None
             if place is not None:
                 fill([place], 1, step)
     held = [{commit.step for place in places if (commit := place.read())} for places in arenas]

@@ -81,3 +81,25 @@ def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_trai
     [answer] = answers
     assert isinstance(answer, NotSaved)
     assert "notes.number" in answer.why
+
+
+def test_where_two_steps_are_protected_the_newest_one_makes_way_for_others_also_if_all_numbers_are_odd(
+    script: Script,
+) -> None:
+    with script.runs({"weights": (weights := torch.zeros(3))}, world_size=1) as (_, kept):
+        protected = list[tuple[int, int]]()
+        for step in range(7, 4_000, 8):
+            weights += 1
+            kept.step(step)
+            script.await_memory(kept)
+            arena = script.node.nodes[0].arena
+            assert arena is not None
+            held = [(commit.round, commit.step) for place in arena.generations if (commit := place.read())]
+            if len(held) == 3 and not protected:
+                protected = sorted(held)[:2]
+                arena.protect(protected)
+                newest = max(held)
+            if protected and max(held) > newest:
+                break
+        assert sorted(held)[:2] == protected
+        assert max(held) > newest
