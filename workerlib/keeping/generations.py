@@ -76,7 +76,8 @@ class GenerationWriter:
         """How often each tensor of the sample had been changed at the end of the last step, for `has_changed`."""
         self._frozen: Sequence[torch.Tensor] = []
         """Some of the parameters that require no gradients, if others do: a script changes them itself, if at all, as
-        those of an encoder that follows another one by a moving average."""
+        those of an encoder that follows another one by a moving average. All of them in the first step, and then some
+        of those that it has changed, if it has changed any."""
         self._unhooked: list[_Version] = []
         """What the script changes itself, at the end of the last step, for `has_changed`."""
         self._first_versions: list[int] = []
@@ -144,9 +145,13 @@ class GenerationWriter:
             learning = [tensor for tensor in tensors if tensor.requires_grad]
             frozen = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter) and not tensor.requires_grad]
             self._sample = [local_part(tensor) for tensor in _some_of(learning or tensors)]
-            self._frozen = _some_of(frozen) if learning else []
+            self._frozen = frozen if learning else []
             self._head_digest = self._digest_of_heads()
             self._learning = _versions_of(learning)
+        else:
+            pairs = zip(self._frozen, self._unhooked, strict=False)  # those of containers come after these
+            moved = [tensor for tensor, before in pairs if _is_changed(tensor, before)]
+            self._frozen = _some_of(moved or self._frozen)
         self._versions = [*map(change_count, self._sample)]
         self._first_versions = self._first_versions or self._versions
         self.record_containers()

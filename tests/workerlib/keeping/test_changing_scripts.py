@@ -11,6 +11,7 @@ from torch.nn.utils.prune import l1_unstructured
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib.keeping.adapter import Adapter
+from workerlib.keeping.generations import GenerationWriter
 from workerlib.keeping.kept_errors import UnfitStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import SavedTensors
@@ -179,6 +180,19 @@ def test_a_moving_average_that_moved_before_the_optimizer_is_not_saved_as_that_o
         for parameter in mean.parameters():
             follow(parameter)
         assert script.not_saved(kept) == "tensors have changed since the last step was done"
+
+
+@pytest.mark.parametrize("follow", [follow_in_place, follow_anew])
+def test_a_moving_average_is_found_among_many_parameters_that_stay(follow: Callable[[torch.Tensor], None]) -> None:
+    backbone = nn.ModuleList(nn.Linear(2, 2) for _ in range(50)).requires_grad_(requires_grad=False)
+    mean = nn.Linear(2, 2).requires_grad_(requires_grad=False)
+    writer = GenerationWriter(adapt({"backbone": backbone, "mean": mean, "model": network()}), world_size=2)
+    writer.record_step()
+    for _ in range(2):
+        follow(mean.bias)
+        assert writer.has_changed()
+        writer.record_step()
+        assert not writer.has_changed()
 
 
 @pytest.mark.parametrize("from_begin", [True, False])
