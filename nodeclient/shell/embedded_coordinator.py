@@ -105,11 +105,19 @@ async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinCo
         return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     addresses = await own_addresses(endpoint.host) if config.own_coordinator else ()
-    if not addresses or not await _start_at(embedded, endpoint.port, *_only_for_this_host(endpoint.host, addresses)):
+    if not addresses:
         return config
+    flags = _only_for_this_host(endpoint.host, addresses)
+    if not await _start_at(embedded, endpoint.port, *flags):
+        return config
+    served = (
+        "only for this host: if others are to join, give all nodes an endpoint by which they reach this host"
+        if flags
+        else "for all that reach it, as torchrun's own store does"
+    )
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
-        "as nodes need it, in the clear and for all that reach it, as torchrun's own store does. A coordinatord that "
+        f"as nodes need it, in the clear and {served}. A coordinatord that "
         "is started apart serves only nodes with a token, and survives the loss of this host"
     )
     return structs.replace(config, remarks=(*config.remarks, remark))

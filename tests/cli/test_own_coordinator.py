@@ -279,10 +279,11 @@ def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> N
 async def test_a_coordinator_that_only_this_host_can_find_listens_only_at_loopback(host: str, port: int) -> None:
     if host == "[::1]" and not socket.has_dualstack_ipv6():
         pytest.skip("needs IPv6")
-    async with coordinator_for(config_at(port, host)) as (_, embedded):
+    async with coordinator_for(config_at(port, host)) as (config, embedded):
         assert embedded.pid is not None
         [address] = listened_at(embedded.pid)
     assert address.is_loopback is (host != socket.gethostname()), address
+    assert ("only for this host: " in config.remarks[-1]) is address.is_loopback
 
 
 NONLOCAL = "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind"
