@@ -56,6 +56,9 @@ _COLLECTIVE = re.compile(
 """The beginning of a stack in which the innermost function is a collective. `_object_to_tensor` is none, nor is any
 function of a checkpoint: they compute, or write."""
 
+_RESTORES = re.compile(rb"\nrequest_state \((?:[^\n]*/)?workerlib/keeping/restoring\.py:\d+\)")
+"""The frame in which a worker waits until its node has fetched the state that it resumes from."""
+
 
 class SeenWorker(Struct, frozen=True):
     """The samples of one worker of a round."""
@@ -108,7 +111,9 @@ def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
 
 def outside_wait(worker: WorkerStacks) -> str:
     """Return the thing outside the job that a worker waits for; empty if none is seen."""
-    return "a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for
+    if worker.state == WAITS_FOR_DISK:
+        return "a disk"
+    return "its kept state" if _RESTORES.search(main_stack(worker)) else worker.waits_for
 
 
 def makes_group(worker: WorkerStacks) -> bool:

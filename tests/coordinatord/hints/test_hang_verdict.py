@@ -18,6 +18,20 @@ LIBRARY = ("wait (threading.py:359)", "get (queue.py:180)", "DataLoader.__next__
 LOADS = pack_stacks([("MainThread", (*LIBRARY, "main (train.py:41)", "<module> (train.py:60)"))])
 CUT = pack_stacks([("MainThread", (*LIBRARY, "...", "main (train.py:41)", "<module> (train.py:60)"))])
 COMPUTES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
+RESTORES = pack_stacks(
+    [
+        (
+            "MainThread",
+            (
+                "KeepChannel.receive (workerlib/keeping/keep_channel.py:55)",
+                "request_state (workerlib/keeping/restoring.py:86)",
+                "Context.keep (workerlib/context.py:110)",
+                "main (train.py:12)",
+                "<module> (train.py:60)",
+            ),
+        )
+    ]
+)
 REDUCES = pack_stacks(
     [("MainThread", ("all_reduce (torch/c10d.py:9)", "main (train.py:47)", "<module> (train.py:60)"))]
 )
@@ -78,6 +92,11 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
                 "rank 5 on node gpu0 waits for the program rsync (process 99) in DataLoader.__next__ (train.py:41) "
                 f"{THE_OTHERS}"
             ),
+        ),
+        (
+            replace(STUCK, stacks=RESTORES),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 waits for its kept state in Context.keep (train.py:12) {THE_OTHERS}",
         ),
         (BUSY, HangKind.BUSY, f"rank 5 on node gpu0 computes in evaluate (train.py:50) {THE_OTHERS}"),
         (
