@@ -1,7 +1,7 @@
 """Finds the host that ended a round by a fault of its own, to charge it: enough charges quarantine a host.
 
 A wrong charge costs a good host. A script may fail on each host that it visits, and a network may cut off many at once.
-So a failure charges a host only if it may be the host's fault, and nothing like it happened on another host.
+So a failure charges a host only if it may be the host's fault, and nothing like it happened on another node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:
 def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
     failure, fault = report.failure, FAULT_OF.get(report.cause)
-    if fault is None or (fault is Fault.CRASH and signal_behind(failure.exit_code) is None):
+    if fault is None:
+        return None
+    if fault is Fault.CRASH and signal_behind(failure.exit_code) is None:
         return None  # without a signal, the script has ended the process
     is_torch_timeout = fault is Fault.HANG and failure.hang is None
     if is_torch_timeout or failure.hang is HangKind.NETWORK or failure.hang_ranks:
@@ -48,9 +50,9 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     are_all_named = report.consequences_count == len(report.consequences)
     if not are_all_named or any(other.same_error and other.node != report.node for other in report.consequences):
         return None  # the same error came on another node, or may have among those that the report leaves out
-    # A hang that is the script's fault stays with its rank. Where rounds cannot do without the host, the rank stays on
-    # it, so the host would be charged again and again. Elsewhere the quarantine shows whose fault it is: it ends if the
-    # rank hangs on another host too.
+    # A hang by the script's fault moves with its rank. If rounds need this host, the rank stays there, and the host
+    # would be charged each time. Otherwise a quarantine tells whose fault it is: if the rank hangs on another host too,
+    # the quarantine is lifted.
     if failure.hang is not None and not may_be_of_host(failure) and not can_do_without(run, report.host):
         return None
     # A certain fault has no error to compare with those of other hosts.
@@ -77,6 +79,7 @@ def _lost_host(run: Run) -> tuple[str, Charge] | None:
 
     A host that goes is silent, while a process that ends closes its connection.
     """
+    # `losses` are the nodes that the round has lost. `lost` says which host each had, and whether that went silent.
     nodes = {loss.node for loss in run.durable.losses}
     lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
     hosts, are_silent = {each.host for each in lost}, all(each.silent for each in lost)

@@ -32,7 +32,8 @@ SPREAD_SHARE = 0.05
 """An error that came on more than one host, and on more than this share of a job's hosts, is the fault of none. With a
 smaller share, several bad hosts would pass for an error of the script: they seem to have the same error, since a native
 crash tells only its signal. In a public trace (Lablup, arXiv 2605.09370), three of 63 hosts are bad. In
-`benchmarks/policy`, quarantines avoid 87 % of the rounds that bad hosts would end; 39 % if two hosts were too many."""
+`benchmarks/policy`, quarantines avoid 87 % of the rounds that bad hosts would end. If an error on two hosts were always
+the fault of none, it would be 39 %."""
 
 SPREAD_HALF_LIVES = 4
 """The half-lives after which a charge no longer shows that an error has come on a host: it weighs a sixteenth then."""
@@ -60,7 +61,7 @@ class HostJudgements:
         text = f"host {host} is charged: {_describe(charge)}"
         charged = HostJudged("", "", text, host, charges, known.quarantined, known.by)
         counting = [each for each in charges if not self._is_spread(each, host)]
-        # The next check or preflight would end a quarantine of its own, so charges take that over.
+        # A good check or preflight would end a quarantine by an earlier one, so charges replace that by their own.
         may_begin = not known.quarantined or known.by in {Judge.CHECK, Judge.PREFLIGHT}
         if charge not in counting:
             yield replace(charged, reason=f"{text}; it does not count, since the same error came on other hosts too")
@@ -77,7 +78,7 @@ class HostJudgements:
         """Quarantine the hosts of nodes with a fault that a search has found, and let in again those it finds good.
 
         If all nodes are on one host, it is not judged, since they were compared only with each other. A host is `busy`
-        if it has workers of any job, which slow the tests: it is quarantined only for a wrong product.
+        if it has workers of any job, which slow the tests: it is quarantined only for a wrong matrix product.
         """
         findings, nodes = search.findings, dict[str, list[str]]()
         for node, host in search.hosts.items():

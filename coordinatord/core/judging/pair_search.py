@@ -20,8 +20,8 @@ TURNS_MAX = 3
 of which one node has no partner in a turn, and for pairs of which both nodes are bad."""
 
 SLOW_SHARE = 0.5
-"""A figure below this share of the usual one is slow. Healthy hosts of one kind differ by some percent, and a program
-that disturbs a test costs a healthy one less than half, since the best of several figures counts."""
+"""A figure below this share of the usual one is slow. Healthy hosts of one kind differ by some percent. A program that
+disturbs a test lowers the figure of a healthy host by less than half, since the best of several figures counts."""
 
 
 class NodeVerdict(StrEnum):
@@ -29,7 +29,7 @@ class NodeVerdict(StrEnum):
 
     GOOD = "good"
     SLOW = "slow"
-    """Its matrix product was slow in two tests."""
+    """It has given at least two results, and its fastest matrix product was slow."""
     WRONG = "wrong"
     """Its matrix product was not the right one."""
     BAD_LINK = "bad link"
@@ -101,9 +101,10 @@ class PairSearch:
     """One search among some nodes: the pairs of each turn, the results, and what they show."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
-        """Begin with the first turn; `hosts` has the host of each node, sorted so that neighbours follow each other.
+        """Begin with the first turn; `hosts` has the host of each node, sorted by host.
 
-        Each node of the first half is tested with one of the second half, so most links lead far through the network.
+        Each node of the first half is tested with one of the second half. So the two are seldom on one host, and most
+        links lead far through the network if names of hosts follow their places in it.
         """
         self.hosts = dict(hosts)
         self._tests: dict[str, list[_Test]] = {node: [] for node in hosts}

@@ -1,7 +1,7 @@
 """A preflight, which looks for bad hosts before they end a round: nodes without workers are tested in pairs, in turns.
 
-This module has the orders and results of one turn; `pair_search` chooses the pairs and draws the conclusions. Nothing
-of it is recorded: a restarted coordinator has no preflight, and the nodes end their tests when they hear from it.
+This module has the orders and results of one turn; `pair_search` chooses the pairs and draws the conclusions. Neither
+orders nor results are recorded: after a restart of the coordinator there is no preflight, and nodes end their tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def testable(run: Run) -> list[Member]:
 
 
 class Preflight:
-    """One preflight of some members of a run, who may leave it meanwhile."""
+    """One preflight of some members of a run. Those that leave the run or get workers meanwhile are tested no more."""
 
     def __init__(
         self, run: Run, members: Sequence[Member], why: str, number: int, now: float, delays_until: float

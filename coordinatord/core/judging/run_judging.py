@@ -114,8 +114,8 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
-        # `delays_until` is `NOW` unless tests on suspicion go on. If these delayed an earlier round, it is before the
-        # run entered this state.
+        # `delays_until` is `NOW` unless tests on suspicion go on. If these have delayed an earlier round, that time was
+        # over before the run entered this state.
         if preflight.delays_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
@@ -148,7 +148,7 @@ class RunJudging(JudgingWing):
         return PreflightBegan(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
 
     def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
-        """End the preflight before its time."""
+        """End the preflight if it tests one of these hosts (None: any host); return the record of that, if it ended."""
         return self._ended(f"stopped: {why}") if self.preflight.stop(why, hosts) else None
 
     def _ended(self, text: str) -> PreflightEnded:
@@ -162,7 +162,7 @@ class RunJudging(JudgingWing):
         return self._suspicion_due() if self._run.durable.state is State.FORMING else self._idle_due()
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
-        """End a turn, or begin a preflight, as by `next_at`; if no node on an idle host needs one, look again later."""
+        """Do what `next_at` has announced. If no node on an idle host needs a preflight by now, look again later."""
         if not self.preflight.is_over:
             return self._end_turn(cluster, now)
         if self._run.durable.state is State.FORMING:
