@@ -2,7 +2,7 @@
 
 A wing is a part of the core that a run calls by an interface. This one only decides: nodes hold the state, and report
 their *parts* of it. A part is what one rank keeps of one step. Its big state (weights, the optimizer's state) is one of
-several *shards*, and a step is *whole* when each shard has a holder.
+several *shards*, and a step is *whole* when each shard has a holder. A node's `keeper` says how others fetch its parts.
 
 `run_keeping` implements the interface, and `table` has the actions that the wing begins itself. `known` joins the state
 of the wing for one run. `holdings` records what nodes report, and `sentences` has the texts for people.

@@ -21,8 +21,8 @@ def has_spoiled(durable: DurableRun, at: KeptStep, maker: str | None = None) -> 
 def may_differ(durable: DurableRun, at: KeptStep, maker: str) -> bool:
     """Whether ranks may differ in a step that the run `maker` has made.
 
-    They may from the first doubted step of that run on, and in steps that are spoiled on the disk: damaged memory
-    spoils none there.
+    They may differ in all steps of that run from its first doubted one on. They may also differ in a step that is
+    spoiled on the disk: only a difference spoils steps there, and no damage of memory.
     """
     of_earlier = next((earlier.doubted for earlier in durable.earlier if earlier.run == maker), None)
     first_doubted = durable.doubted if maker == durable.id else of_earlier
@@ -38,5 +38,6 @@ def is_doubtful(durable: DurableRun, point: ResumePoint) -> bool:
 
 def has_doubts(durable: DurableRun) -> bool:
     """Whether steps are known in which ranks differ, or may differ."""
+    # Of earlier runs, the last one tells: a run that resumes from a doubted step has doubted steps itself.
     of_last_run = durable.earlier[0].doubted if durable.earlier else None
     return durable.doubted is not None or of_last_run is not None or any(step.on_disk for step in durable.spoiled)

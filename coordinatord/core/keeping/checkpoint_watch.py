@@ -19,7 +19,7 @@ NONE_YET = -1
 
 @dataclass(slots=True)
 class CheckpointWatch:
-    """The newest checkpoint that all nodes of the current round that write checkpoints have written.
+    """The newest checkpoint that is written by all those nodes of the current round that write any.
 
     It is the lowest of these nodes' newest checkpoints. To find it at a low cost in a round of 10,000 nodes, nodes are
     counted by their newest checkpoints.
@@ -78,9 +78,9 @@ class CheckpointWatch:
             self._common_step, self.newest_at = common, now
 
     def record_saved_step(self, step: int, now: float) -> None:
-        """Record the newest whole step of this round. While the round runs, a new one is a save at an interval.
+        """Record the newest whole step of this round. A new one counts as a checkpoint if the script writes none.
 
-        State that is not saved at an interval is saved only when the round breaks.
+        In a running round it was saved at an interval: without an interval, state is saved only when the round breaks.
         """
         if step > self._saved_step:
             self._saved_step = step

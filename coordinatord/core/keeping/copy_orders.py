@@ -21,7 +21,10 @@ NAMED_MAX = 3
 
 
 def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
-    """Plan the copies of a step among the nodes of the current round and the spares."""
+    """Plan the copies of a step among the nodes of the current round and the spares.
+
+    Nodes that take no copies are left out, so nobody copies their state either.
+    """
     takers = [member for member in kept.run.members.values() if is_reachable(member) and _takes_copies(member)]
     ranked = ((member.durable.assignment.group_rank, member.node) for member in takers if member.durable.assignment)
     inside = [node for _, node in sorted(ranked)]
@@ -60,7 +63,7 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
 
 def copy_problem(kept: KeptState) -> str:
-    """Return why some state is on only one host, and stays so; empty if copies are made, or all nodes share a host."""
+    """Return why some state stays in one failure domain; empty if copies are made, or there is only one domain."""
     if refusals := _refusals(kept):
         return refusals
     if not any(plan.uncopied for plan in kept.copies.plans.values()) or len({*_domains(kept).values()}) == 1:

@@ -16,8 +16,8 @@ from coordinatord.core.keeping.shards import PartsByNode, are_in_two_domains, ho
 from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
 
 TAKES_MAX = 8
-"""The most nodes whose copies one node takes. Each costs memory for two steps of that node's state, so a small domain
-cannot take the state of a large one. The node's `--keep-memory` may allow fewer."""
+"""The most nodes whose copies one node takes. Each copied node costs memory for two steps of its state, so that a small
+domain cannot take the state of a large one. The taker's `--keep-memory` may allow fewer."""
 
 NO_COPY = ""
 """Stands for the node that takes a copy where none is needed."""
@@ -44,7 +44,7 @@ class CopyPlan:
         If there are more groups of parts than a message may have, the rest follow when the node has the first ones.
         """
         parts = [part for part in held if part.big]
-        only_big = True, False
+        only_big = True, False  # as `resume_plan.Kinds`
         missing = {
             source: grouped({rank: only_big for rank in ranks if not _has(parts, rank)})
             for source, ranks in self.wanted.get(node, {}).items()
@@ -146,8 +146,9 @@ class CopyPlans:
     def drop_outdated(self, node: str, change: PartsChange) -> None:
         """Drop the plan of a step if parts are gone, or a new holder may make a copy needless, or possible.
 
-        `holdings` makes a new plan right after. A new holder that takes copies changes nothing, since it has only
-        fetched what the plan gives it. Where no copy is wanted, as with DDP on several hosts, none changes anything.
+        While the round runs, `holdings` makes a new plan right after. A new holder that takes copies changes nothing,
+        since it has only fetched what the plan gives it. Where no copy is wanted, as with DDP on several hosts, no new
+        holder changes anything.
         """
         plan = self.plans.get(change.at)
         if plan is None:

@@ -53,21 +53,21 @@ def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedS
 def record_found(kept: KeptState, member: Member) -> None:
     """Record the steps that a node finds on the disk, or that it looks at no disk.
 
-    If the newest step of this run proves to be gone, record the newest one that is left, and have nodes write the step
-    that they hold at once.
+    If the newest step of this run proves to be gone, record the newest one that is left, and have nodes write at
+    once the newest step that they hold.
     """
     found = kept.disk.found
     if member.persist is None:
         found.record_blind(member.node)
     else:
         found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
-    # While steps are in doubt, the newest right one must not be deleted. Only a newer one can replace it, so it is
-    # compared only with the steps of this member.
+    # While steps are in doubt, the newest right one must not be deleted. It changes only if a newer right one is found,
+    # so only the steps of this member have to be looked at.
     found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None
     gone = found.newest
     if gone is not None and found.is_newest_gone(kept.run.members):
         _replace_newest(kept)
-        if _is_useful(kept, gone, kept.run.id):  # else it may still be there: nodes do not count it as found any more
+        if _is_useful(kept, gone, kept.run.id):  # else it may still be there: `found_by` leaves it out
             found.lost, kept.disk.wanted = gone, True
 
 
@@ -136,8 +136,9 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
     """Return the newest step on the disk in which all ranks had the same state; None if none is known.
 
     It must not be deleted once replicas have diverged. It is one that these nodes find, or the one that was known
-    before (`found.agreed`). Ranks may differ from the step `before` on. Without `before`, they may after the last step
-    of the present round with equal digests (`watching.agreed`). Steps of earlier rounds count unless they are in doubt.
+    before (`found.agreed`). Ranks are taken to differ from the step `before` on. Without `before`, that begins after
+    the last step of the present round with equal digests (`watching.agreed`). Steps of earlier rounds count unless they
+    are in doubt.
     """
     run, known = kept.run, kept.disk.found.agreed
     confirmed = -1 if run.watching.agreed is None else run.watching.agreed

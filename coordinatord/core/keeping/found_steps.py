@@ -28,8 +28,8 @@ class FoundSteps:
         self.agreed: PersistedStep | None = None
         """The newest step found in which ranks have the same state; None while they have never differed."""
         self._finders: set[str] = set()
-        """The nodes that found the newest step in their last scan. A node that is gone stays among them until it comes
-        back and does not find the step, or looks at no disk."""
+        """The nodes whose last scan had `newest` as the newest step of this run. A node that is gone stays among them
+        until it comes back and does not find the step, or looks at no disk."""
         self._is_missed = False
         """Whether a node that had found the newest step no longer does, and none has found it since."""
 

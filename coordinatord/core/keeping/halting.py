@@ -54,7 +54,8 @@ class Halting:
         """Record after which step the workers of a node pause, or that it turns out that they cannot halt.
 
         The first promise counts, since workers go no further without an order. A node that was not heard when the round
-        was stopped may turn out to be unable to halt. Then each worker of the round saves its own last step.
+        was stopped may turn out to be unable to halt: it reports workers that still run and do not all keep state. Then
+        each worker of the round saves its own last step.
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)
@@ -75,6 +76,9 @@ class Halting:
 
 
 def can_halt(member: Member) -> bool:
-    """Whether all workers of a node keep state, so that they can halt after a named step."""
+    """Whether all workers of a node keep state, so that they can halt after a named step.
+
+    A node without a `keeper` can keep none.
+    """
     holding = member.observed.kept
     return member.keeper is not None and holding is not None and holding.can_halt

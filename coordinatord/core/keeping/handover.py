@@ -74,12 +74,12 @@ def waits(kept: KeptState) -> dict[str, Wait]:
     handing_over = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not handing_over:
         return {}
-    for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
+    for_disk, disk_by, loss_text = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
     found: dict[str, Wait] = {}
     for member, is_needed in _with_needs(kept, handing_over):
         handed_by = kept.hand_over_by.get(member.node, NOW) if is_needed else NOW
         written_by = disk_by if member.node in for_disk or writes(kept, member) else NOW
-        found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
+        found[member.node] = Wait(max(written_by, handed_by), last_step=loss_text if member.node in for_disk else "")
     return found
 
 
@@ -92,8 +92,8 @@ class _RemainingParts:
     def __init__(self, kept: KeptState, at: KeptStep) -> None:
         """Begin with all holders.
 
-        If the round at work resumes from the step, only the holders in its plan count: nodes may still be fetching from
-        one of them, even if another node has the same parts by now.
+        If the round at work resumes from the step, only the holders in its plan (`kept.plan`) count: nodes may still be
+        fetching from one of them, even if another node has the same parts by now.
         """
         plan, members = kept.plan if kept.run.durable.state.at_work else None, kept.run.members
         held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
@@ -114,8 +114,8 @@ def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Me
     """Yield departing nodes, each with whether other nodes need it.
 
     They do if a step is not whole without it. A restarted coordinator does not know that until it has heard every
-    member, so each node with parts counts as needed until then. If all nodes leave, that holds only where nodes write
-    to a disk, since the disk may lack a step.
+    member, so each node with parts counts as needed until then. If all nodes leave, they count as needed only where
+    nodes write to a disk, since the disk may lack a step.
     """
     is_over, steps = _is_handed_over(kept), _steps_for_others(kept)
     is_unknown = not kept.index.all_heard and (kept.disk.every_s is not None or not kept.run.roll.all_leave)

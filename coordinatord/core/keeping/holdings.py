@@ -19,7 +19,7 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def record_report(kept: KeptState, member: Member) -> None:
-    """Record a member's report about kept state. Of another run, only the steps on the disk are recorded."""
+    """Record a member's report about kept state. If it is about another run, only the steps on the disk count."""
     run, observed = kept.run, member.observed
     holding = observed.kept if observed.run == run.id else None
     before = kept.protection.steps
@@ -95,7 +95,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     record_found(kept, member)
     newest = disk.found.newest
     if disk.pinned is not None and newest is not None and disk.pinned < newest:
-        disk.drop()  # a restarted coordinator did not know the newer step, see `write_progress.FIRST_SCAN_S`
+        disk.drop()  # a restarted coordinator began it before it knew the newer step, see `FIRST_SCAN_S`
         kept.changes += 1
 
 

@@ -42,7 +42,7 @@ class StepHolders:
 
     @property
     def is_protected_twice(self) -> bool:
-        """Whether two nodes protect each shard, as where it was copied from its only host."""
+        """Whether two nodes protect each shard. Where a step is copied, these are its holders and their buddies."""
         domains = {node: node for node in self.parts}  # the real domains are not known here
         return self.is_protected and are_in_two_domains(holders_by_shard(self.parts).keys(), self.parts, domains)
 
@@ -172,8 +172,8 @@ class KeptIndex:
         """Whether ranks that should have had the same shard of a step had different ones."""
         return at in self._differing
 
-    def is_protected_by_holders(self, at: KeptStep) -> bool:
-        """Whether every node that has big state of a step protects it."""
+    def all_protect_big_state(self, at: KeptStep) -> bool:
+        """Whether every node that has big state of a step protects that."""
         holders = self.step_holders(at)
         return holders.ranks_protected == holders.ranks
 
@@ -185,6 +185,7 @@ class KeptIndex:
     def whole_steps(self) -> list[KeptStep]:
         """Return the whole steps that are not known to be spoiled, the newest first."""
         whole = (at for at, holders in self._of_step.items() if holders.is_whole)
+        # A step that nodes could not get from memory may still be written to the disk, so it is judged as one there.
         return sorted((at for at in whole if not has_spoiled(self._durable, at, self._durable.id)), reverse=True)
 
     def steps(self) -> list[KeptStep]:

@@ -62,7 +62,7 @@ class KeptState:
         self.failed.clear()
 
     def redone_from(self, step: int) -> int | None:
-        """Return how many steps a round does again that resumes from this one; None if that is not known.
+        """Return how many steps a round does again if it resumes from `step`; None if that is not known.
 
         The last round may have come further than the records say. After a restart of the coordinator, only the nodes of
         that round know. If they are gone too, the number stays unknown until a round makes new steps.
@@ -70,7 +70,8 @@ class KeptState:
         durable, furthest = self.run.durable, self.run.furthest
         # The last round has made steps, or it resumed without knowing how many it would do again.
         may_be_further = durable.stepped or (durable.resume is not None and durable.resume.redone is None)
-        if furthest is None or (may_be_further and self.run.furthest_here is None):  # none of its nodes is heard
+        is_heard = self.run.furthest_here is not None  # in this life of the daemon; else only the records count
+        if furthest is None or (may_be_further and not is_heard):
             return None
         return max(0, furthest - step)
 

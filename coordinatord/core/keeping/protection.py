@@ -4,7 +4,8 @@ A node has places for three steps in memory, and workers overwrite old ones. A s
 resume from it, only while the nodes together hold all of it; a node does not know what others hold. So the coordinator
 names two steps that nodes are to protect: `whole`, and the `candidate` to replace it. Nodes report what they protect.
 Only when all parts of the candidate are protected does it replace the whole step, which may then be overwritten. If
-only one step was named, one node might drop the old step while another still overwrote the new one.
+only the newest step was named, a node that has heard its name would overwrite the old step, while another one that has
+not heard it could overwrite the new step. Then no step would be whole.
 
 State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
 its copies, so the old step and its copies stay until the new step survives the loss of a host.
@@ -184,9 +185,12 @@ def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
     """Whether nodes that protect this step, while another is being written to the disk, would lack a place for a save.
 
     The whole step, this one and the one that is being written may take all three places. A round that is being stopped
-    needs one for its last step. State that is the same on all ranks needs two at any time: saves at an interval seldom
-    overwrite the newest step, so with one place most would be left out until the write ends. If the disk hangs, that
-    takes `write_progress.STUCK_S`.
+    needs one of them for its last step.
+
+    State that is the same on all ranks always needs two places for its saves at an interval. If there is only one, it
+    has the newest step, which is overwritten only by a step that can be halved more often. So most saves would
+    be left out until the write ends, which takes `write_progress.STUCK_S` if the disk hangs. If each rank has its own
+    state, this step is named all the same: otherwise it would not be copied to another host meanwhile.
     """
     if protection.pinned in {None, at}:
         return False

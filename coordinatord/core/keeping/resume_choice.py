@@ -59,8 +59,8 @@ def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[Spoiled
     if differing is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
     if point is not None and is_doubtful(durable, point):
-        # The first step in doubt stays. If none of this run is, `point` is of an earlier run: all steps from the next
-        # round on are in doubt.
+        # The first step in doubt stays. If no step of this run is in doubt yet, `point` is one of an earlier run: all
+        # steps from the next round on are in doubt.
         return spoiled, doubted or KeptStep(number, 0)
     if doubted is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
@@ -68,7 +68,7 @@ def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[Spoiled
 
 
 def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
-    """Return the newest step in memory that these nodes can resume from, as `resume_point` does."""
+    """Return the newest step in memory that these nodes can resume from; for `before`, see `resume_point`."""
     if not kept.index:
         return None
     world_size = sum(member.offer.workers for member in nodes)

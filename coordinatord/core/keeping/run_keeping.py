@@ -35,7 +35,7 @@ class RunKeeping(KeptState, KeepingWing):
     # Inputs
 
     def report(self, member: Member) -> bool:
-        """Record a node's report; return whether it settles if ranks are alike: workers wait for that answer."""
+        """Record a node's report; return whether it shows that ranks are alike or are not: workers wait for that."""
         alike = self.first_states.alike
         holdings.record_report(self, member)
         return self.first_states.alike is not alike
@@ -144,7 +144,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     @property
     def reached(self) -> int | None:
-        """The newest step of the current or last round that is kept whole, or was on the disk and is gone."""
+        """The newest step of the current or last round that is whole in memory or on the disk, or was on the disk."""
         known, number = (self.index.newest_whole, self.disk.found.newest, self.disk.found.lost), self.run.durable.round
         return max((at.step for at in known if at is not None and at.round == number), default=None)
 
@@ -225,7 +225,8 @@ class RunKeeping(KeptState, KeepingWing):
         """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
         if over_at is not None and over_at <= now:
-            table.end_write(self, now)  # now, since no row does while workers end, and nodes may leave right after this
+            # No row of the table has done this while workers ended, and nodes may leave before a row is checked again.
+            table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         nodes_leave = self.run.leaving or self.run.durable.stop_asked
         if nodes_leave and table.write_due(self) is not None:  # at once, even in the pause after a failed attempt

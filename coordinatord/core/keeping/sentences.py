@@ -37,7 +37,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
         return f"{text}; resumes {_resumed(kept, point)}"
     if lacking := unstepped(kept):
         return f"{text}; {lacking}"
-    has_kept = bool(kept.index) or kept.protection.passed is not None
+    has_kept = bool(kept.index) or kept.protection.passed is not None  # it stays when all holders of a step are gone
     if not has_kept or kept.run.durable.reached is None:
         return text
     is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())

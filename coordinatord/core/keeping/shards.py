@@ -1,8 +1,8 @@
 """Whether parts make a step whole: whether each shard of its big state has a holder.
 
-The big state is weights and what the optimizer keeps of them. It is divided into as many shards as ranks have different
-ones: 1 with DDP, one for each rank with FSDP. Nodes report parts of consecutive ranks as one group, whose shards are
-consecutive too, modulo their number. So this module computes with ranges of shards `[begin, end)`.
+The big state is weights and what the optimizer keeps of them. Each different piece that ranks have of it is a shard:
+with DDP all ranks have the same one, with FSDP each rank its own. Nodes report parts of consecutive ranks as one group,
+whose shards are consecutive too, modulo their number. So this module computes with ranges of shards `[begin, end)`.
 """
 
 from __future__ import annotations

@@ -47,9 +47,12 @@ def last_step_due(kept: KeptState) -> float | None:
     followed for `WAITS_S`, or earlier if a node's `--join-timeout` expires. That node then leaves after the write, see
     `RunKeeping.wait_at_timeout`.
 
-    A write may have to wait longer, for one of two reasons. After a failed attempt there is a pause, which also a node
-    whose timeout expires waits for: at once the disk would most likely fail again. A restarted coordinator first has
-    nodes scan the disk (`FIRST_SCAN_S`). No timeout waits for that: at worst a step is written twice.
+    A write may have to wait longer, for one of two reasons:
+
+    * After a failed attempt there is a pause, since the disk would most likely fail again. A node whose timeout expires
+      waits for its end, too.
+    * After a restart of the coordinator, nodes first scan the disk (`FIRST_SCAN_S`). A node whose timeout expires does
+      not wait for that: at worst a step is written twice.
     """
     at, run = write_plan.may_write_at(kept), kept.run  # `at` is the end of such a pause or scan, or in the past
     if at is None or is_ending(run):
@@ -73,7 +76,7 @@ def write_over(kept: KeptState) -> float | None:
     attempt = kept.disk.attempt if _may_go_on(kept) else None
     if attempt is None:
         return None
-    is_over = attempt.committed or attempt.failed or write_plan.gone_writers(kept, attempt)
+    is_over = attempt.committed or attempt.failed_nodes or write_plan.gone_writers(kept, attempt)
     return NOW if is_over else attempt.progressed_at + STUCK_S
 
 

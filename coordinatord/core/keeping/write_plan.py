@@ -2,8 +2,8 @@
 
 The nodes that hold a step write it together, in an attempt (`WriteAttempt`): each writes some of the parts that it
 holds. When all have, one of them, the committer, writes the manifest, which makes the step whole. A node is *able* to
-write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` decides when a write
-is due, and calls this module; `write_progress` has the progress of the attempt.
+write if it is neither lost nor released, and has a directory (`--persist`). It *may* write while it is connected as
+well. `table` decides when a write is due, and calls this module; `write_progress` has the progress of the attempt.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unwritten(kept: KeptState) -> list[KeptStep]:
     if kept.run.durable.state is State.FORMING or kept.run.durable.state.ended or is_last(kept.run):
         steps = index.whole_steps()
     else:  # a holder that does not protect the step yet may overwrite it
-        steps = [whole] if whole is not None and index.is_protected_by_holders(whole) else []
+        steps = [whole] if whole is not None and index.all_protect_big_state(whole) else []
     return [at for at in steps if at.round > 0 and (done is None or at > done)]
 
 
@@ -69,7 +69,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 def overwriter(kept: KeptState, at: KeptStep) -> str:
     """Return a node that is back with workers of an older round, which may overwrite a step; empty if none may.
 
-    It may only for moments: then those workers end, or the node protects the step.
+    That lasts only for moments, until those workers end or the node protects the step.
     """
     held, stale = kept.index.holders(at), kept.run.roll.in_state(MemberState.STALE)
     may = (member.node for member in stale if any(not part.protected for part in held.get(member.node, ())))
@@ -131,7 +131,7 @@ def attempt_instead(kept: KeptState, failed: WriteAttempt, now: float) -> WriteA
     """
     if not is_ending(kept.run):
         return None
-    return new_attempt(kept, now, failed.without + failed.failed)
+    return new_attempt(kept, now, failed.without + failed.failed_nodes)
 
 
 def _next_attempt(kept: KeptState) -> int:
@@ -250,8 +250,9 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
     """Return why an attempt that is over has failed; empty if it has succeeded."""
     if attempt.committed:
         return ""
-    if attempt.failed:
-        return f"node {attempt.failed[0]}: {attempt.reports[attempt.failed[0]].problem}"
+    if attempt.failed_nodes:
+        node = attempt.failed_nodes[0]
+        return f"node {node}: {attempt.reports[node].problem}"
     gone = gone_writers(kept, attempt)
     return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
@@ -276,9 +277,9 @@ def _gone_text(node: str) -> str:
 def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
     """Return the pause in seconds after a failed attempt, or (without one) after none could begin.
 
-    It is short only if nodes are about to leave and the disk did not fail: then a writer was cut off, or not connected.
+    It is short only if nodes are about to leave and the disk did not fail: mostly a writer was not connected then.
     """
-    has_disk_failed = failed is not None and bool(failed.failed or not gone_writers(kept, failed))
+    has_disk_failed = failed is not None and bool(failed.failed_nodes or not gone_writers(kept, failed))
     return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
 

@@ -134,8 +134,11 @@ class WriteAttempt:
             self.progressed_at = now
 
     @property
-    def failed(self) -> tuple[str, ...]:
-        """The nodes that have failed to write their parts: mostly one, and several if their round ended meanwhile."""
+    def failed_nodes(self) -> tuple[str, ...]:
+        """The nodes that have failed to write their parts: mostly one.
+
+        While workers end, an attempt is not ended when the first one has failed, so more may follow.
+        """
         if not self.counts[PersistState.FAILED]:
             return ()
         return tuple(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
@@ -144,8 +147,8 @@ class WriteAttempt:
 class Persisting:
     """The steps of one run on the disk, and the write of the next one.
 
-    `holdings` sets `every_s` from reports, and `disk_steps` sets `wanted` when a step is gone. `RunKeeping` sets
-    `since`, `retry_at` and `wanted` when a round begins or ends, or the coordinator was restarted.
+    Other modules set some attributes: `holdings` sets `every_s` from reports, `disk_steps` sets `wanted` when a step is
+    gone. `RunKeeping` sets others when a round begins or ends, a write is given up or the coordinator was restarted.
     """
 
     def __init__(self) -> None:

@@ -344,7 +344,10 @@ class PersistedStateLaws(Laws):
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
         attempt = None if run is None else kept_of(run).disk.attempt
         is_on = (
-            attempt is not None and attempt.at == of[1] and attempt.state is WriteState.WRITING and not attempt.failed
+            attempt is not None
+            and attempt.at == of[1]
+            and attempt.state is WriteState.WRITING
+            and not attempt.failed_nodes
         )
         self.check(not is_on or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
@@ -352,7 +355,7 @@ class PersistedStateLaws(Laws):
         """Check that nothing waits for the disk, some time after all faults are over."""
         for run in self.world.daemon.machine.jobs.values():
             attempt = kept_of(run).disk.attempt
-            self.check(attempt is None or not attempt.failed, "%s is still to be written, and cannot be", attempt)
+            self.check(attempt is None or not attempt.failed_nodes, "%s is still to be written, and cannot be", attempt)
 
 
 def _may_write(member: Member) -> bool:
