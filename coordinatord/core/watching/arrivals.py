@@ -34,8 +34,8 @@ laggard (`lateness_watch.AGREEING_MIN`)."""
 def can_be_compared(run: Run) -> bool:
     """Whether a run trains, and has from two to `WORKERS_AT_ONCE_MAX` workers, which nodeclient has started."""
     begun = reports_no_steps(run) or run.progress.stepped_at is not None
-    is_asked = run.spec.launcher is not Launcher.TORCHRUN and 1 < _workers(run) <= WORKERS_AT_ONCE_MAX
-    return is_training(run) and begun and is_asked
+    can_be_asked = run.spec.launcher is not Launcher.TORCHRUN and 1 < _workers(run) <= WORKERS_AT_ONCE_MAX
+    return is_training(run) and begun and can_be_asked
 
 
 def _workers(run: Run) -> int:

@@ -29,8 +29,9 @@ other steps. The oldest step is then compared without that rank."""
 
 UNCLEAR_MAX = 32
 """The most steps in a row whose difference is left open, since ranks that have not reported them could show which ranks
-are wrong. Mostly these ranks soon report a step that all others report as well. Otherwise they make no digests, or make
-them that much more rarely than the others: a rank whose first digest was slow, on a busy host, makes them rarely."""
+are wrong. Mostly these ranks soon report a step that all others report as well. Otherwise they make no digests, or one
+while others make more than 32: on a busy host the first digest may be slow, and the slower it was, the later the rank
+makes the second."""
 
 
 class Divergence(Struct, frozen=True):
@@ -124,17 +125,23 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks if divergence.others else ()
-    if len(minority) > CONSEQUENCES_MAX:  # a record may name no more: the last rank shows if one node has all
+    # A record may name no more. `charging` asks whether all are on one node. A node has consecutive ranks, so the first
+    # and the last one tell.
+    if len(minority) > CONSEQUENCES_MAX:
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
+    stays = run.keeping.staying_step(record.since)  # the end of a sentence
     if run.spec.on_divergence is OnDivergence.REPORT:
-        return replace(record, reason=record.reason + run.keeping.staying_step(record.since))
-    return _with_way_back(run, record)
+        return replace(record, reason=record.reason + stays)
+    return _with_way_back(run, record, stays)
 
 
-def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
-    """Add the step to go back to, for which the kernel ends the round, or the reason why the round goes on."""
-    back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.staying_step(record.since)
+def _with_way_back(run: Run, record: ReplicasDiverged, stays: str) -> ReplicasDiverged:
+    """Add the step that the next round goes back to, or the reason why this one goes on; with the step, it is ended.
+
+    `stays` says which step stays on the disk while it goes on.
+    """
+    back = run.keeping.resume_point(list(run.roll.inside), record.since)
     found_at = run.roll.heard_at  # a report has just shown the difference
     if has_no_restart_left(run, run.durable.ledger.total(found_at)):
         what = f"training goes on, since no restart is left{stays}"

@@ -72,8 +72,8 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
 
-    It is empty also if some workers have ended: the job's state then names the others. Workers may wait for each other
-    without a collective while they make a process group.
+    It is empty also if some workers have ended: then the job's state names those that have not. Workers that make a
+    process group wait for each other without a collective, so a worker that does is named.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
         return ""
@@ -104,7 +104,7 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
     """Return the workers that all others wait for; None if any worker made progress in between, or was not seen."""
     if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
         return None
-    return judge_again(first, second)
+    return judge_pair(first, second)
 
 
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
@@ -118,9 +118,10 @@ def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
 
 
 def rests_on_stacks(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether no recorder shows a wait, and some stack shows a collective: others may complete between two looks.
+    """Whether waits are known only from stacks, and one of them may be in a collective.
 
-    A new group is made once, so two looks at that show the same wait.
+    That collective may complete between two looks, and another one begin whose stack is the same. A process group is
+    made only once, so two looks at that show the same wait.
     """
     is_recorded = any(state_of(worker) is CollectiveState.WAITS for worker in look)
     unrecorded = [worker.now for worker in look if worker.now is not None and waits_unrecorded(worker.now)]
@@ -138,7 +139,7 @@ def has_recorders(look: Sequence[SeenWorker]) -> bool:
     return any(worker.now is not None and worker.now.collective is not None for worker in look)
 
 
-def judge_again(
+def judge_pair(
     first: Sequence[SeenWorker],
     second: Sequence[SeenWorker],
     judge: Callable[[Sequence[SeenWorker]], HangVerdict | None] = find_hang,
@@ -161,7 +162,7 @@ def _ranks(look: Sequence[SeenWorker]) -> set[int]:
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
     """Whether a worker has begun or completed a collective between two samples, or is another process.
 
-    Of an unrecorded wait, the stack tells.
+    If no recorder shows its wait, another stack shows that it has moved.
     """
     if before.pid != now.pid or before.places != now.places:
         return True

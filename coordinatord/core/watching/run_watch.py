@@ -36,7 +36,7 @@ from coordinatord.core.watching.look_comparison import (
     all_stopped,
     compare,
     has_recorders,
-    judge_again,
+    judge_pair,
     rests_on_stacks,
     why_inconclusive,
     why_unseen,
@@ -91,7 +91,7 @@ class RecordedWait(Struct, frozen=True):
 class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
-    Looks are not recorded. A stall is, so a restarted coordinator looks twice again. One verdict has several readers:
+    A stall is recorded. Looks are not, so a restarted coordinator needs two new ones. One verdict has several readers:
     `hang` ends the round, `_awaited` is recorded, `suspect` tells since when workers stood still, `notice` is shown
     with the job's state, and `remark` is sent to its nodes.
     """
@@ -228,9 +228,10 @@ class RunWatch(WatchingWing):
     def _compare(self, first: AnsweredLook, second: AnsweredLook) -> HangVerdict | None:
         """Return the workers that all others wait for, or else those that have not ended in time; None if none are.
 
-        The verdict on workers that others wait for needs all workers to be seen. The verdict on workers that have not
-        ended needs that only in a run without steps: a worker whose Python ends may not answer looks any more, but the
-        workers of a script without steps may never have answered one, and may be training.
+        The verdict on workers that others wait for needs all workers to be seen. So does the verdict on workers that
+        have not ended, if the script reports no steps: they may never have answered a look, and may be training. If it
+        does report steps, a worker that does not answer is most likely one whose Python ends.
+
         A verdict that rests on stacks needs steps and recorders, because equal stacks do not show that no worker has
         come to another collective in between.
         """
@@ -243,7 +244,7 @@ class RunWatch(WatchingWing):
         is_unseen = why_unseen(first.workers) or why_unseen(second.workers)
         if is_unseen and not self._run.durable.stepped:
             return None
-        return judge_again(first.workers, second.workers, judge_unended)
+        return judge_pair(first.workers, second.workers, judge_unended)
 
     def _is_end_overdue(self, at: float) -> bool:
         """Whether `--hang-timeout` has passed since the last end of a worker without an error, or a later section."""

@@ -1,6 +1,7 @@
 """Finds the nodes to ask about workers of a round, and assigns the answers to the workers.
 
-All questions to workers are divided among nodes here: looks for hangs, people's (`nodeclient stacks`), and arrivals.
+All questions to workers are divided among nodes here: those of looks, which find hangs; those of people who use
+`nodeclient stacks`; and those about arrivals in collectives.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec.structs import asdict
 
 from coordinatord.core.shown.stack_groups import group_stacks
-from coordinatord.core.watching.look_comparison import APART_S, judge_again, may_be_slow
+from coordinatord.core.watching.look_comparison import APART_S, judge_pair, may_be_slow
 from coordinatord.core.watching.worker_sources import NoStacksError, seen_workers, worker_sources
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
@@ -63,7 +63,7 @@ class StacksApi:
             if looks_again:
                 await asyncio.sleep(APART_S)
                 answers = await ask_all(self._reads, run_id, number, sources, SECOND_WITHIN_S)
-                hang = judge_again(first, seen_workers(answers))
+                hang = judge_pair(first, seen_workers(answers))
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
         if looks_again and hang is None and not notes:  # with a note, the second look has not seen all
             notes = [SLOW_WORK]

@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.watching.look_comparison import judge_again, may_be_slow
+from coordinatord.core.watching.look_comparison import judge_pair, may_be_slow
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.messages import HangKind
@@ -305,7 +305,7 @@ async def test_a_network_that_is_cut_is_found(isolated: subprocess.Popen[str], t
         found = await verdict(job, HangKind.NETWORK, 0, 1, 2)
         async with asyncio.timeout(60):
             first = await job.look()
-            while (again := judge_again(first, second := await job.look())) is None:
+            while (again := judge_pair(first, second := await job.look())) is None:
                 first = second  # on a busy host a worker may not answer in time
         assert again.kind is HangKind.NETWORK, "a second look shows the same, and no data that comes or goes"
     assert found.sentence.startswith("all 3 workers wait in all_reduce 4 for ")
@@ -325,7 +325,7 @@ async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
         assert found is not None, "one look alone does not show that data moves"
         assert found.kind is HangKind.NETWORK
         assert may_be_slow(found, once), "so whoever asks is told of a second look"
-        assert judge_again([SeenWorker(worker.node, worker.rank, worker.before) for worker in looked], once) is None
+        assert judge_pair([SeenWorker(worker.node, worker.rank, worker.before) for worker in looked], once) is None
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.watching.look_comparison import (
     compare,
-    judge_again,
+    judge_pair,
     may_be_slow,
     why_inconclusive,
     why_unseen,
@@ -141,5 +141,5 @@ def test_a_second_look_tells_what_is_slow_from_what_hangs(
         )
         for worker in look(*second)
     ]
-    found = judge_again(look(*first), later)
+    found = judge_pair(look(*first), later)
     assert (None if found is None else found.kind) is verdict
