@@ -259,8 +259,8 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    # Goodput is known only if steps were reported. Training and redone time show that. Stalled time shows it only if
-    # there is no running time, in which workers report no steps: such workers count as stalled if they hang, too.
+    # Goodput is known only if steps were reported. Training and redone time prove that. Stalled time does not, if there
+    # is running time too: that shows workers that report no steps, and these count as stalled if they hang.
     are_steps_known = trained or seconds.redone or (seconds.stalled and not seconds.running)
     goodput = round(trained / total, 6) if are_steps_known else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
@@ -312,8 +312,8 @@ def _in_order(run: Run) -> list[Member]:
 class _FurthestWorker:
     """The worker with the highest step, by which it is judged whether the workers of a node are behind.
 
-    All ranks take the same steps together, so most differences only mean that one report is older than another: it
-    lacks the steps of some seconds. Such a node must not be shown as behind.
+    All ranks take the same steps together. So most differences only mean that a node's report is older than others, and
+    lacks the steps of some seconds. That node must not be shown as behind.
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:

@@ -137,10 +137,10 @@ class _WantedRound:
         )
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node to ask: the log's own node if it is connected, or with `follow`, since it may come back.
+        """Return the node to ask: the log's own node, if it is connected, or if the reader follows the log.
 
-        Otherwise it is a connected node of the same host with the same folder of logs. Without such a node, it is the
-        own node, though that is not connected; None if the own node has left.
+        With `follow`, the own node may still come back. Otherwise it is a connected node of the same host with the same
+        folder of logs. Without such a node, it is the own node, though that is not connected; None if that has left.
         """
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):

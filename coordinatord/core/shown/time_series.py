@@ -57,7 +57,7 @@ class TimeSeries:
 
     def add(self, sample: Sample) -> None:
         """Add a sample; samples come in the order of their time."""
-        at = max(sample.at, self.upto_s)  # points that are complete do not change
+        at = max(sample.at, self.upto_s)  # an earlier age counts as the last one: complete points stay
         while at > POINTS_MAX * self.span_s:
             self._halve()
         self._correct(sample.training_s)
@@ -70,7 +70,7 @@ class TimeSeries:
     def _halve(self) -> None:
         """Join each pair of neighbours: training and restarts are as of the pair's end, paces are added up."""
         self.span_s *= 2
-        if len(self.restarts) % 2:  # the last point is half of a longer one
+        if len(self.restarts) % 2:  # the last point has no neighbour yet, so it gets an empty one
             self._append(self.training_s[-1], self.restarts[-1])
         for index in range(0, len(self._pace_counts), 2):
             self._pace_sums[index + 1] += self._pace_sums[index]
@@ -89,14 +89,18 @@ class TimeSeries:
             self.training_s[index] = training_s
 
     def _fill(self, at: float, sample: Sample) -> None:
-        """Complete all points that end before `at`, as if the training since the last sample was spread evenly."""
+        """Complete all points that end before `at`, as if the training since the last sample was spread evenly.
+
+        The first of them may have samples already, and the others have none.
+        """
         began_s, restarts = self.training_s[-1], self.restarts[-1]
         took_s = at - self.upto_s
         per_s = (sample.training_s - began_s) / took_s if took_s else 0.0
-        # A pace is a mean over `WINDOW_S`, so it also holds for the points before, but for no older ones.
+        # A pace is a mean over the last `WINDOW_S`. If the last sample is no older, the points since then have it too.
         pace = sample.steps_per_s if took_s <= WINDOW_S else None
         while (end := len(self.training_s) * self.span_s) < at:
-            self.training_s[-1] = began_s + per_s * max(0.0, end - self.upto_s)
+            self.training_s[-1] = began_s + per_s * (end - self.upto_s)
+            # A point that ends at the last sample stays without a pace, and one with paces of its own has no need.
             if not self._pace_counts[-1] and end > self.upto_s:
                 self._add_pace(pace)
             self._append(sample.training_s, restarts)
