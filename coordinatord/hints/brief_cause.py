@@ -22,6 +22,7 @@ def cause_in_brief(report: Report) -> str:
         return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
     if shared := shared_by(failure, report.same_error_count, report.workers):
         return f"{shared} failed in round {report.round}"
+    # There is no pid if the worker was never started, or hung and did not answer.
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"

@@ -32,5 +32,5 @@ def first_of(texts: Sequence[str]) -> str:
     more = len(texts) - NAMED_MAX
     if more <= 0:
         return ", ".join(texts)
-    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""  # a list of this length may not be whole
+    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""  # a report names no more
     return ", ".join([*texts[:NAMED_MAX], f"{least}{more} more"])

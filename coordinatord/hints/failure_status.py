@@ -23,6 +23,7 @@ def failure_status(report: Report) -> FailureStatus:
     """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
     failure, ended_early = report.failure, left_early(report.node, report.failure, report.early)
     shared = "" if ended_early else shared_by(failure, report.same_error_count, report.workers)
+    has_named_all = shared and report.same_error_count + 1 == report.workers
     return FailureStatus(
         round=report.round,
         nodes=report.nodes,
@@ -65,7 +66,7 @@ def failure_status(report: Report) -> FailureStatus:
         shared_by=shared,
         before=_early(report),
         behind=_stragglers(report),
-        then="" if shared and report.same_error_count + 1 == report.workers else _consequences(report),
+        then="" if has_named_all else _consequences(report),
         excused_by=report.excused_by,
     )
 

@@ -11,8 +11,8 @@ from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import ELLIPSIS
 
 _MODULE = re.compile(r".* \((\w+)(?:/.*|\.py):\d+\)")
-"""A frame, with the name of the package or the module. Libraries' paths begin at the package. A script elsewhere has an
-absolute path, which does not match: it is no package that uses devices."""
+"""A frame, with the name of the package or the module. Libraries' paths begin at the package. Other files,
+such as the script, mostly have absolute paths, which do not match: they are none of `_USES_DEVICES`."""
 
 _USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_engine", "triton"})
 """The packages whose native code waits for GPUs and the network."""

@@ -197,10 +197,10 @@ def _network(seen_workers: Sequence[SeenWorker]) -> str:
     return f"look at the network{_on_nodes(seen_workers, 'on' if nodes == 1 else 'between')}"
 
 
-def _name_workers(culprits: Sequence[SeenWorker]) -> str:
+def _name_workers(seen_workers: Sequence[SeenWorker]) -> str:
     """Name the first few workers and their nodes, and count the others."""
-    named = name_some((str(worker.rank) for worker in culprits), len(culprits), "rank", NAMED_MAX)
-    return named + _on_nodes(culprits)
+    named = name_some((str(worker.rank) for worker in seen_workers), len(seen_workers), "rank", NAMED_MAX)
+    return named + _on_nodes(seen_workers)
 
 
 def _on_nodes(seen_workers: Sequence[SeenWorker], preposition: str = "on") -> str:

@@ -2,7 +2,7 @@
 
 A worker in a collective waits for the others. So the *culprit*, for which all wait, is in no collective, or in another
 one than they are. `wait_graph` follows the waiting from worker to worker, and `hang_sentences` puts the verdict into
-words. There is no verdict while a worker makes progress.
+words. There is no verdict while a collective makes progress.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HangVerdict(Struct, frozen=True):
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return which workers block a round; None if a worker makes progress, or none waits and none is halted.
+    """Return which workers block a round; None if a collective makes progress, or no worker waits and none is halted.
 
     The first of these that are found are judged:
 
@@ -80,8 +80,8 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
        since they should have come to a collective.
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
 
-    A worker whose stack shows an unrecorded wait is named only if no worker is free: it waits for others in turn. Where
-    no recorder shows a wait at all, `_judge_stacks` decides.
+    A worker whose stack shows an unrecorded wait waits for others itself, so it is named only if no worker is free
+    (`is_free`). Where no recorder shows a wait at all, `_judge_stacks` decides.
 
     In cases 3 and 5 there is no verdict while any waiting worker moves data: on a slow network, a large collective may
     outlast two samples, and it may be over for some workers already.
@@ -265,7 +265,7 @@ def _is_pair(worker: SeenWorker) -> bool:
 
 
 def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
-    """Return the group in which a worker waits, by its backend, and the two ranks of an exchange with one peer."""
+    """Return the group, with its backend, in which a worker waits; and both ranks, if it waits for one peer only."""
     place = place_of(collective_of(worker))
     if place is None:
         return collective_of(worker).group, ()

@@ -109,8 +109,8 @@ def cause_of(failure: Failure) -> Cause:
     """Return the class of a failure's cause, by the report of its own node.
 
     So rules that depend on other nodes do not count here. An exception of Python without a known cause is an error of
-    the script. A broken GPU (Xid) explains any error, even one that the script calls final. The failure of a hang or a
-    divergence is made by the coordinator, so it has no Xid and is not final.
+    the script. A broken GPU (Xid) explains any error, even a `final` one. The failure of a hang or a divergence is made
+    by the coordinator, so it has no Xid and is not final.
     """
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
@@ -145,8 +145,8 @@ def needed_others(failure: Failure) -> bool:
     """Whether workers that had exited with 0 before explain a failure; the caller has found some.
 
     They do if the first rule that matches is for this case (`HintRule.early`), unless a GPU is broken or the exception
-    is not torch's. Such an exception is the cause, even if the last lines match: workers that exit leave warnings of
-    torch in the last lines of others.
+    is not torch's. An exception of another kind is itself the cause, even if the last lines match the rule: workers
+    that exit leave warnings of torch in the last lines of others.
     """
     if cause_of(failure) is Cause.DEVICE or (failure.error and not _ERROR_OF_TORCH.search(failure.error)):
         return False

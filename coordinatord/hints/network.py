@@ -223,8 +223,8 @@ _NCCL_PEER_CLOSED = r"Connection closed by remote peer"
 def lost_connection(failure: Failure) -> bool:
     """Whether a worker failed because a peer closed its connection, by the worker's output.
 
-    Such a failure is a sign that the process of another worker has ended. A timeout or a network error is none, since
-    the peer may still live. It is no proof by itself, because the user's program may write anything.
+    Such a failure is a sign that the process of another worker has ended, and no proof: the user's program may write
+    anything. After a timeout or a network error the peer may still live, so these do not count.
     """
     lines = "\n".join(failure.last_lines)
     gloo = re.search(_PEER_GONE_GLOO, failure.error or lines)

@@ -126,7 +126,7 @@ LIMITS = (
         "file system fails",
         "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "
         "round may find it; a stale mount has to be mounted again",
-        # With the quote that begins a path: without one, a socket is not connected, or a terminal may be gone.
+        # With the quote that begins a path: the same error of a socket or a terminal names no path.
         r"(?:Input/output error|Transport endpoint is not connected): b?'|Stale file handle",
     ),
     _unknown(
@@ -163,9 +163,10 @@ _LEFT_OPEN = "terminate called without an active exception"
 ended the script, that is the cause, and this text gets no hint."""
 
 _OF_A_GPU = r"(?s:.*)(?:CUDA|NCCL|cuDNN|CUDNN|CUBLAS|HIP|GPU)"
-_NO_EXCEPTION = rf"\A(?!(?s:.*)(?:{_LEFT_OPEN}|terminate called after throwing (?!{_OF_A_GPU})))"
-"""Matches texts without these words of C++: an exception of C++ is an error of the program, as one of Python is. If the
-exception names a GPU's library, the text matches, since the GPU may be the cause."""
+_NO_PROGRAM_ERROR = rf"\A(?!(?s:.*)(?:{_LEFT_OPEN}|terminate called after throwing (?!{_OF_A_GPU})))"
+"""Matches a text in which C++ does not say that threads were left open or an exception was thrown: that is an error of
+the program, as an exception of Python is. If the exception names a GPU's library, the text matches all the same, since
+the GPU may be the cause."""
 
 _PYTHON_STACK = r'Fatal Python error: (?s:.*)\n  File "[^"]+", line \d+ in '
 """What Python's fault handler writes, with at least one frame of the script."""
@@ -220,14 +221,14 @@ SIGNALS = (
     _unknown(
         "SIGABRT, with a stack",
         "native code gave up; the last lines of its stderr say why, and the stack in them shows where",
-        f"{_NO_EXCEPTION}(?s:.*){_PYTHON_STACK}",
+        f"{_NO_PROGRAM_ERROR}(?s:.*){_PYTHON_STACK}",
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
     _unknown(
         "SIGABRT",
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
-        _NO_EXCEPTION,
+        _NO_PROGRAM_ERROR,
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),

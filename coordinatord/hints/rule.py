@@ -35,4 +35,4 @@ class HintRule(Struct, frozen=True):
     early: bool = False
     """Whether the row matches only if another worker had exited with 0 before."""
     waits: bool = False
-    """Whether such a worker timed out waiting for others. The report then names the workers that were behind."""
+    """Whether a worker with this cause timed out waiting for others. The report then names those that were behind."""

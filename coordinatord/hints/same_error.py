@@ -19,8 +19,8 @@ _FRAME = re.compile(r'\s*File "[^"]+", line \d+|[│|] *[^ ]+:\d+(?= in )')
 def have_same_error(one: Failure, other: Failure) -> bool:
     """Whether two workers failed with the same error: numbers in its text, such as ranks, may differ.
 
-    If neither has a text, they need the same signal or exit code, and not 1, which tells nothing. A lost connection is
-    another error than none.
+    If neither has a text, they need the same signal or exit code, and not 1, which tells nothing. If only one of
+    them lost a connection, their errors differ.
     """
     texts = [each.error or each.message for each in (one, other)]
     if any(texts):

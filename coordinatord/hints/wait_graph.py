@@ -181,12 +181,13 @@ class _Graph:
         if first is None:
             return
         has_all_members = 0 < worker.members <= self._levels[first.group].total()
-        if not has_all_members:
+        if not has_all_members:  # a silent worker may be a member of the group
             yield from self._parts(SILENT)
         # Even if an exchange comes first, this worker has begun its first collective, and needs members that have not.
         if (collective := worker.collective) is not None:
             yield from self._parts(("below", collective.group, collective.level))
-        # Members that are not yet at a place hold it up only at its first place: it is not yet at later ones itself.
+        # Members that are not yet at a place hold up this worker only at its first place: it has not come to later
+        # ones itself.
         if first.stage not in PAIRED:
             yield from self._parts(("not yet at", first.group, first.level))
             return
