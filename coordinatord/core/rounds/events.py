@@ -60,7 +60,7 @@ class AdminRequested(Event, frozen=True):
 
 
 class Tick(Event, frozen=True):
-    """The time that `next_deadline` named has come."""
+    """The time that `Coordinator.next_deadline` named has come."""
 
 
 class StoreFailed(Event, frozen=True):
@@ -80,7 +80,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class Looked(Event, frozen=True):
-    """The answers to the effect `Look`: where each worker of a round is in its code, if its node has answered."""
+    """The answers to a `Look`: where each worker of a round is in its code, if its node has answered."""
 
     run: str
     round: int

@@ -32,8 +32,8 @@ class Policy(Struct, frozen=True):
 
     heartbeats_per_s_max: float = 4_000.0
     """The most heartbeats that all nodes together send: with more nodes, each sends fewer (as in Nomad). So many cost
-    some 30 % of a core, twice what a bare WebSocket echo takes. With half of them, the silence of one of 10,000 nodes
-    would be noticed only after 25 s."""
+    some 30 % of a core, twice what a bare WebSocket echo takes. If the limit were half as high, the silence of one of
+    10,000 nodes would be noticed only after 25 s."""
 
     heartbeats_per_lease: float = 5.0
     """A node is lost after this many heartbeats of silence: 5 s, as in torchft; Kubernetes takes 50 s."""
@@ -58,7 +58,7 @@ class Policy(Struct, frozen=True):
     each time that the error comes again; 0: no pause."""
 
     retry_pause_max_s: float = 60.0
-    """The longest such pause: five restarts then take more than two minutes, and the job still shows activity."""
+    """The longest such pause: six restarts then take at least two minutes, and the job still shows activity."""
 
     repeat_within_s: float = 60.0
     """A round that lasted longer than these seconds counts as progress, even if its workers report no steps."""
@@ -68,8 +68,8 @@ class Policy(Struct, frozen=True):
     may take minutes to load and to compile."""
 
     stop_limit_s: float = 30.0
-    """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its
-    workers. A node that waits until the memory of its GPUs is free must be done by then."""
+    """The time beyond the longest stop timeout of a round's nodes after which the others go on without a node that
+    cannot end its workers. A node that waits until the memory of its GPUs is free must be done by then."""
 
     collateral_s: float = 1.0
     """A worker's failure up to this long before its peer's node fell silent still counts as caused by that: the worker
@@ -77,8 +77,8 @@ class Policy(Struct, frozen=True):
 
     outage_grace_s: float = 300.0
     """How long a node that is cut off from the coordinator lets its workers go on. It may have been replaced, so they
-    should stop soon; but a coordinator outage that is shorter than this loses nothing. A round of which no node is
-    heard ends after this time too: by then all its workers have stopped."""
+    should stop soon; but a coordinator outage that is shorter than this loses nothing. A run of which no node is
+    heard ends after this time, the stop timeout and the join timeout: then no worker is left, and no node waits."""
 
     restart_grace_s: float = 15.0
     """How long a member may take to reconnect after a restart of the coordinator: two and a half attempts to connect,
@@ -106,8 +106,8 @@ class Policy(Struct, frozen=True):
     import torch takes 2 s, or 3 s with CUDA, and to measure one or two."""
 
     jobs_max: int = 1_000
-    """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten. A
-    daemon that starts reads records of each before it answers any node."""
+    """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten. At
+    its start, the daemon reads records of each job before it answers any node."""
 
     nodes_max: int = 20_000
     """The limit of all sessions: twice the 10,000 nodes that the heartbeat is tuned for."""

@@ -406,7 +406,7 @@ class RunWatch(WatchingWing):
             return "", ""
         return laggard.node, describe_laggard(laggard, lateness.step_s)
 
-    def laggard(self) -> NodeDrained | None:
+    def laggard_drain(self) -> NodeDrained | None:
         """Return the record that drains the node found late by several comparisons in a row; None if none was."""
         laggard, (_, late) = laggard_to_drain(self._run, self.lateness_watch), self.late()
         if laggard is None or not is_training(self._run):

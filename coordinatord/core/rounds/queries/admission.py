@@ -3,7 +3,7 @@
 A node that connects sends a `Join` with its job, its settings and the last round that it knows. It may be new or back
 after a lost connection, come late to a run that is over, or have other settings than the nodes before it. Each check
 raises a refusal that says what is wrong and what to do. `run_to_join` makes the checks, and the functions after it are
-in the same order.
+in the same order. The last two are about the whole coordinator: the machine and the registry call them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RefusedError(OperationalError):
 
 
 def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now: float) -> Run | None:
-    """Return the job's run if it decides what becomes of a node; None if the node simply opens another run.
+    """Return the job's run if it decides what becomes of a node; None if the node simply opens a new run.
 
     The node joins that run, or gets its outcome, or ends it to open another one in its place (see `is_replaceable`).
     `store_error` is why nothing can be recorded. Raises `RefusedError`.
@@ -44,9 +44,9 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
     known = run.members.get(join.node)
     check_token(known, event)
     if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-        # Something has to be recorded: a new process, or another run in place of this one. A process that is only back
-        # is a member already: if it is drained, `apply_drains` makes it leave. This check comes first, since those
-        # below refuse a node for good, perhaps for a record that will never be durable.
+        # Something has to be recorded: a new process, or another run in place of this one. `check_not_degraded` comes
+        # first, since later checks may refuse a node for good, because of a record that will never be durable. A
+        # process that is only back is a member already: if it is drained, `apply_drains` makes it leave.
         check_not_degraded(store_error)
         if not run.durable.state.ended:  # a run that has ended only sends its outcome
             check_drained(durable, join)
@@ -67,7 +67,7 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_own(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that waits for its own coordinator, if this one does not know its run. Raises `RefusedError`.
+    """Refuse a node that looks for the coordinator of its run, if this is another one. Raises `RefusedError`.
 
     Its workers train on meanwhile. In a run of this coordinator they would be ended.
     """
@@ -153,8 +153,9 @@ def _command_of(member: Member) -> str:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    If the known process is not connected, or is silent, any other may replace it: its successor may run on a host whose
-    clock is behind. A late join of the same process is refused as well, since the process has joined again.
+    If the known process is not connected, or is silent, any other may replace it. A successor may have a lower
+    incarnation, which is the time of its start, if the clock of its host is behind. A late join of the same process is
+    refused as well, since the process has joined again.
     """
     if known is None:
         return

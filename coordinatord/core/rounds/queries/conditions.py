@@ -103,7 +103,7 @@ def before_first_timeout(run: Run, at: float) -> float:
 
 
 def all_started(run: Run) -> float | None:
-    """Every node of the round has reported its workers as running."""
+    """Every node of the round has reported its workers as running, or has succeeded already."""
     return _now_if(run.roll.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
 
 
@@ -326,5 +326,5 @@ def stop_overdue(run: Run) -> float | None:
 
 
 def awaited_checkpoint(run: Run) -> float | None:
-    """Return `KeepingWing.checkpoint_at`; None if nodes that arrive do not wait for a checkpoint."""
+    """Return when the last checkpoint became known; None if nodes that arrive do not wait for the next one."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None

@@ -52,8 +52,8 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
     a heartbeat. Only messages with the goal to run are repeated, and none with a report or parts to fetch (`resume`,
-    `copies`). Other goals and reports have texts and times that change by themselves. The parts depend on those that
-    nodes report, most of which change no `revision`.
+    `copies`). Other goals and reports have texts and times that change by themselves. Which parts to fetch follows
+    from the holdings that nodes report, and most of these reports change no `revision`.
     """
     sent = member.session.sent
     if (

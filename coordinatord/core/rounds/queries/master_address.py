@@ -1,4 +1,7 @@
-"""Chooses MASTER_ADDR, the address at which other nodes reach that of group rank 0: one that was seen to work."""
+"""Chooses MASTER_ADDR, the address at which the other nodes reach the node of group rank 0.
+
+If its user advertises none, it is one that was seen to work, if there is such a one.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Says which nodes a round formed now would take, and how long it waits because of an error.
 
-All functions see the nodes as they are now. Nodes on quarantined hosts are taken only if too few are there on *good*
-ones, which are all others. As many as are needed are enlisted then (`Readiness.enlisted`), and so become ready.
+All functions see the nodes as they are now. A host that is not quarantined is *good*. Nodes on other hosts are taken
+only if too few are there on good ones. Then as many as are needed are enlisted (`Readiness.enlisted`), and so become
+ready.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from coordinatord.core.rounds.values.ranks import order
 def reserves(run: Run) -> list[Member]:
     """Return the quarantined members to enlist, because the next round needs them, by arrival.
 
-    There are none if it has enough others, counting those that prepare or may reconnect, or if even all quarantined
-    ones would be too few.
+    There are none if it has enough others, counting those that may reconnect or prepare on good hosts, or if even all
+    quarantined ones would be too few. Nodes that prepare on other hosts do not count, as they become quarantined ones.
     """
     others = run.roll.count(MemberState.READY, MemberState.DISCONNECTED)
     lacking = run.spec.nodes_min - others - run.roll.count_good(MemberState.PREPARING)

@@ -61,7 +61,7 @@ def verdict(run: Run) -> RoundVerdict:
 
 
 def over_at(run: Run) -> float:
-    """Return the seconds from the run's opening to the stop of the round that is over, whose record settled them."""
+    """Return the seconds from the run's opening to the stop of the round that is over: the ledger was settled then."""
     return run.durable.ledger.settled.total
 
 
@@ -107,7 +107,7 @@ def repeats(run: Run) -> int:
 def futile(run: Run) -> int:
     """Return how many rounds in a row, the one that is over included, have failed without a new step.
 
-    A round that a preemption ended counts neither way.
+    A round without a new step is left out if no failure ended it, or a preemption did.
     """
     if _got_somewhere(run, over_at(run)):
         return 0
@@ -157,15 +157,16 @@ def no_restart(run: Run) -> NoRestart | None:
 
 
 def _fails_as_before(run: Run, failure: Failure) -> bool:
-    """Whether the round before failed with the same error at the same place, and this one at no earlier step.
+    """Whether the round before failed with the same error at the same place, and this one came as far or did no step.
 
-    A round that starts from a checkpoint does steps again, and then meets the same error.
+    A round that starts from a checkpoint does steps again, and then meets the same error. A failure at an earlier step
+    than the furthest may have another cause.
     """
     last = run.durable.report
     if last is None or last.round != run.durable.round - 1:
         return False
-    is_at_step = run.furthest_here in {None, run.durable.reached}
-    return is_at_step and is_repeat(failure, last.failure) and is_at_same_place(failure, last.failure)
+    came_as_far = run.furthest_here in {None, run.durable.reached}
+    return came_as_far and is_repeat(failure, last.failure) and is_at_same_place(failure, last.failure)
 
 
 def has_succeeded(run: Run) -> bool:

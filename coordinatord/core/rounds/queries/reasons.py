@@ -275,10 +275,10 @@ class Reasons:
             if (
                 member is not None
                 and run.is_about_round(member.observed)
-                and (ranks := living_ranks(own, member.observed))
+                and (alive := living_ranks(own, member.observed))
             ):
                 nodes.append(own.node)
-                living += ranks
+                living += alive
         have, ended = "has" if len(living) == 1 else "have", run.exits.ended
         others = "the other one" if ended == 1 else f"the {ended:,} others"
         where = f"{name_some(map(str, living), len(living), 'rank')} on {name_some(nodes, len(nodes))}"

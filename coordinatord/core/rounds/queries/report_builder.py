@@ -21,7 +21,7 @@ def report_on(run: Run, cause: WorkerFailure | None, now: float) -> Report | Non
     if cause is None:
         return None
     others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
-    # Those that were stopped before they had exited count only with the same error.
+    # Workers that were stopped when their own error had ended them count only if it is the same error.
     failed_too = run.evidence.failed_too.values()
     others += [failure for failure in failed_too if have_same_error(failure.failure, cause.failure)]
     consequences = _followers(cause, same_error=True)

@@ -29,7 +29,7 @@ def count_starts(run: Run) -> WorkerStarts | None:
     if not known:
         return None
     workers = sum(member.offer.workers for member in run.roll.inside)
-    # A node may claim more than it has workers.
+    # A node may report more starts than it has workers.
     in_place = min(sum(starts.in_place for _, starts in known), workers)
     warm = min(sum(starts.warm for _, starts in known), workers - in_place)
     why_not_in_place = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")

@@ -17,7 +17,7 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 def spent(run: Run, now: float) -> Spent:
     """Return the time spent by a run in which nothing new is known to be wrong.
 
-    Without a round, it waits until enough nodes have joined, then starts until enough are ready, and then settles.
+    Without a round, it waits until enough nodes have joined, starts until enough are ready, and then is in rendezvous.
     """
     joined_at, enough_at, ledger = run.gathering.joined_since, run.gathering.enough_since, run.durable.ledger
     if run.durable.state is State.FORMING and joined_at is not None:
@@ -35,8 +35,8 @@ def spent_when_stopped(run: Run, now: float) -> Spent:
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
-    """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
-    # A doubtful node may only have been out of reach, so it is the weakest sign.
+    """Return the time spent by a run whose round proves broken now: the time since the first sign went to detecting."""
+    # A node that got more time after a silent lease may only have been out of reach, so it is the weakest sign.
     signs = _break_signs(run) or [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
@@ -99,10 +99,10 @@ def spent_with_new_steps(run: Run, now: float) -> Spent:
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that ended well, by its recorded activity.
+    """Return the time spent by a run whose end shows no fault, as it succeeded or had no round at work.
 
-    `run.activity` counts workers as starting as long as they have announced steps and done none. These have succeeded
-    without a step, so they were running.
+    It goes to the recorded activity. `run.activity` counts workers as starting as long as they have announced steps and
+    done none. Workers that have succeeded without a step were running.
     """
     return run.durable.ledger.divide(now, (run.durable.ledger.activity, now))
 

@@ -41,10 +41,10 @@ class Cluster:
 
 
 def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> None:
-    """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`.
+    """Mark the members on quarantined hosts, and unmark the others; with `host`, only those on that host.
 
-    With `host`, only the members on that host are marked or unmarked. While a run is forming, to become ready is no
-    arrival: the next round need not wait for more nodes because of a pardon.
+    A member that becomes ready because its host is no longer quarantined arrives `now`. It does not arrive while the
+    run is forming: the next round need not wait for more nodes because of that.
     """
     there = [
         (run, member)
@@ -52,10 +52,10 @@ def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> 
         for member in run.members.values()
         if host is None or member.offer.host == host
     ]
-    marked = [(run, member) for run, member in there if member.state is MemberState.QUARANTINED]
+    were_quarantined = [(run, member) for run, member in there if member.state is MemberState.QUARANTINED]
     for run, member in there:
         apply_quarantine(cluster, run, member)
-    for run, member in marked:
+    for run, member in were_quarantined:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
             run.gathering.record_ready(member, now)
 
@@ -71,16 +71,16 @@ def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
 def apply_drains(cluster: Cluster) -> list[Run]:
     """Mark the members that are drained as leaving; return the runs with a newly marked one, for the caller to advance.
 
-    No mark is taken back here: `observations.cancel_drain` does that, since its member has to be let in again.
+    No mark is taken back here: `observations.cancel_drain` does that, since the member may become ready by it.
     """
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():
-            why = cluster.durable.why_drained(run.job, member.node, member.offer.host)
-            if why is not None and not member.drained and member.durable.outcome is None:
-                _, member.drained = why
+            drained = cluster.durable.why_drained(run.job, member.node, member.offer.host)
+            if drained is not None and not member.drained and member.durable.outcome is None:
+                _, member.drained = drained
                 run.roll.place(member)
-                run.claims[member.node] = None  # so that it is let go when the run is advanced
+                run.claims[member.node] = None  # `record_claims` lets it leave
                 if run not in touched:
                     touched.append(run)
     return touched

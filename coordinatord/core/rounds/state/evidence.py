@@ -24,8 +24,8 @@ class Evidence:
         self.failures: dict[str, WorkerFailure] = {}
         """The first failure of each node, by node."""
         self.failed_too: dict[str, WorkerFailure] = {}
-        """The first worker of each node that its own error had ended when the node stopped it, while the node reports
-        no failure. It counts only if its error is that of the root cause (`find_root_cause`)."""
+        """The first worker of each node that met an error of its own and was stopped before it exited, while the node
+        reports no failure. It counts only if its error is that of the root cause (`find_root_cause`)."""
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
@@ -43,7 +43,7 @@ class Evidence:
         """Go on after a restart of the coordinator; while a round is being stopped, `begin_stop` comes first.
 
         If no failure caused the stop of the round, all its failures count as consequences. It is not known which of
-        them came before the stop, since the host's clock may have been set meanwhile.
+        them came before the stop, since the coordinator's clock may have been set meanwhile.
         """
         if self.consequences_from is not None:
             self.consequences_from = LONG_AGO

@@ -26,7 +26,7 @@ class ExitCounts:
         self._living: dict[str, int] = {}
         self.ended, self.living = sum(self._ended.values()), 0
         """How many workers have ended without an error, and how many are known to live. Those of a node that has not
-        reported since the coordinator was started are in neither number."""
+        reported since the coordinator was started are in neither number, unless its success is on record."""
         self.last_at = LONG_AGO
         """When the last exit was reported, or a node reported for the first time."""
 
@@ -45,7 +45,7 @@ class ExitCounts:
 def living_ranks(own: Ranks, observed: Observed) -> list[int]:
     """Return those of a node's ranks whose workers have not ended, by its report about a round that is on.
 
-    A node that reports no process ids reports only a few exits: others count as living until all have succeeded.
+    A node that reports no process ids names only a few ended workers: the others count as living until it succeeds.
     """
     if observed.phase is Phase.SUCCEEDED:
         return []

@@ -6,8 +6,8 @@ together come up one after the other. Each ready node waits for its `--join-time
 
 A node that is back from a round is no arrival, so after a failure the next round begins at once. Such a node only waits
 (`begin_wait`), like a node that reconnects or whose host is quarantined. Any other member that becomes ready arrives
-(`record_ready`), even if it has arrived before: its drain is cancelled, its host is pardoned while a round is on, or
-its workers of an older round have ended.
+(`record_ready`), even if it has arrived before: its drain is cancelled, the quarantine of its host ends while a
+round is on, or its workers of an older round have ended.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Gathering:
         return min(last + policy.settle_s, self.settles_from + policy.settle_max_s)
 
     def begin_wait(self, member: Member, now: float) -> None:
-        """Start the join timeout of a ready member, unless it runs already or the run has a round."""
+        """Start the join timeout of a waiting member, unless it runs already or the run has a round."""
         if self._durable.state is State.FORMING and self.join_timeouts.get(member.node) is None:
             self.join_timeouts.set(member.node, now + member.offer.join_timeout_s)
 

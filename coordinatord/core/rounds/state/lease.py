@@ -14,7 +14,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
-"""The seconds that a lease grows by for each second that a heartbeat was late. Sessions have TCP retry at equal pauses:
+"""The seconds that a lease grows by for each second that a heartbeat was late. TCP retries at equal pauses in sessions:
 where one message has needed two retries, the next one may need ten."""
 
 LATENESS_IGNORED = 0.5

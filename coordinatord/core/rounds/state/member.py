@@ -173,7 +173,7 @@ class Member:
 
     @property
     def lived_at(self) -> float:
-        """When it last gave a sign of life: a message, or the end of a session. A restart of the daemon counts too."""
+        """When it last gave a sign of life: a message, or the end of a session. A restart of the daemon is one, too."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property

@@ -16,7 +16,7 @@ STATES = tuple(MemberState)
 
 
 class Roll:
-    """The members of one run. `place` has to be called whenever something that a member's state depends on changes."""
+    """The members of one run. `place` has to be called after each change that may change a member's state."""
 
     def __init__(self, durable: DurableRun) -> None:
         self._durable = durable
@@ -126,7 +126,7 @@ class Roll:
 
     @property
     def deserted(self) -> bool:
-        """Whether all members have disconnected, and their leases are over; a silent one may come back."""
+        """Whether all sessions are closed and all leases over; a silent member with an open session may come back."""
         return all(member.session.id is None and member.lease.expired for member in self.members.values())
 
     @property

@@ -119,12 +119,13 @@ class Run:
         self.evidence = Evidence()
         self.exits = ExitCounts()
         self.gathering.begin_round()
-        for member in [member for member in self.members.values() if member.readiness.enlisted]:
-            member.readiness.enlisted = False  # it was only for this round
-            self.roll.place(member)
+        for member in self.members.values():
+            if member.readiness.enlisted:  # for this round only, whether it was taken or is a spare
+                member.readiness.enlisted = False
+                self.roll.place(member)
         for ranks in nodes:
             member = self.members[ranks.node]
-            member.readiness.has_arrived = True  # one of a quarantined host was never recorded as ready
+            member.readiness.has_arrived = True  # an enlisted one has become ready without `record_ready`
             self.roll.place(member)
 
     def announce_steps(self) -> None:
@@ -138,11 +139,12 @@ class Run:
 
     def begin_stop(self, at: float) -> None:
         """Begin the stop that was recorded at `at`."""
+        # That of a lost node no longer counts, as it does in `durable.stop_timeout_s`.
         stop_timeout_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
         self.evidence.begin_stop(self.durable, stop_timeout_s, self.policy, at)
         first = self.durable.first_failure
         has_hung = first is not None and first.failure.hang is not None
-        self.progress.first_steps.end_round(self._started_without_step_s, has_hung=has_hung)
+        self.progress.first_steps.end_round(self._ran_without_step_s, has_hung=has_hung)
 
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
@@ -200,7 +202,7 @@ class Run:
         return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded
 
     @property
-    def _started_without_step_s(self) -> float | None:
+    def _ran_without_step_s(self) -> float | None:
         """How many seconds the workers of the stopped round ran without a step; None if they did one, or never ran."""
         current = self.durable.rounds.current
         if self.durable.stepped or current is None or current.running_at is None or current.stopped_at is None:
@@ -244,7 +246,7 @@ class Run:
         return min(known if gone is None else [*known, gone], default=None)
 
     def _furthest_step(self, members: Iterable[Member]) -> int | None:
-        """Return the furthest step of these members, and of removed ones and pacers, by `Pace.furthest`."""
+        """Return the furthest step of these members, or `Pace.furthest` if that is further, as it has removed ones."""
         recorded = self.progress.pace.furthest
         known = [step for _, _, step in self.worker_steps(members)]
         return max(known if recorded is None else [*known, recorded], default=None)
@@ -275,7 +277,7 @@ class Run:
 
     @property
     def difference(self) -> str:
-        """Say which ranks differ, or that some may, since rounds went on after some had; empty if all are alike."""
+        """Say which ranks differ, or since which step some may, if rounds went on though some did; else empty."""
         found, since = self.durable.divergence, self.durable.doubted
         if found is not None:
             return found.reason

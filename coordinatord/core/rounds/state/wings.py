@@ -254,10 +254,10 @@ class WatchingWing:
     """When to ask workers for their arrivals in collectives, apart from the usual requests; None if those are enough.
 
     Workers that report no steps count as at rest, and may hang, once they have entered no collective for much longer
-    than before. While their present pause is already the longest one, this is when they would come to count so.
+    than before. If their present pause is longer than any before, this is when they would come to count as at rest.
     """
     notice: str = ""
-    """What the last looks have found, if nothing is done about it; empty if they found nothing."""
+    """What the last looks have found, to show while the round goes on; empty if they found nothing."""
 
     @property
     def remark(self) -> str:
@@ -328,7 +328,7 @@ class WatchingWing:
         """Return the node that was late in the current or last round, and how late; else two empty texts."""
         return "", ""
 
-    def laggard(self) -> NodeDrained | None:
+    def laggard_drain(self) -> NodeDrained | None:
         """Return the record that drains a laggard's node, if the job wants that and can do without it; else None."""
         return None
 

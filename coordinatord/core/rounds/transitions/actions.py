@@ -151,7 +151,7 @@ def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
-    """Stop a round that cannot go on: workers that are blocked in a collective get no time to save."""
+    """Stop a round that cannot go on. No worker gets time to save, since most are blocked in a collective."""
     _stop(run, reason, decision, planned=False)
 
 

@@ -87,6 +87,15 @@ def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember
     return member
 
 
+def _member_or_released(run: DurableRun, record: records.NodeRecord) -> DurableMember:
+    """Return a node that a record names, which may have been released in its round. Raises `HistoryError`.
+
+    Such a node is a member until its round ends. Without the records of that round, which the store deletes in time, it
+    is in no round when it is released, and so no member any more.
+    """
+    return run.released.get(record.node) or _member(run, record, record.node)
+
+
 def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     """Return the summaries of a job's last run and of those before it, for its next run."""
     if run is None:
@@ -108,7 +117,7 @@ def _set_newest(entries: dict[str, Any], key: str, value: object, most: int) -> 
 
 
 def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
-    run.released.pop(record.node, None)  # a released node leaves without a record
+    run.released.pop(record.node, None)  # perhaps the process before it: no record says when a released one has left
     run.members.pop(record.node, None)  # so that members are in the order in which they joined
     run.members[record.node] = DurableMember(
         node=record.node,
@@ -126,7 +135,7 @@ def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None
 
 
 def _node_lost(run: DurableRun, record: records.NodeLost, at: float) -> None:
-    member = run.released.get(record.node) or _member(run, record, record.node)
+    member = _member_or_released(run, record)
     run.members.pop(record.node, None)
     run.released.pop(record.node, None)
     if member.in_round and not member.succeeded:
@@ -156,8 +165,7 @@ def _release(run: DurableRun, member: DurableMember) -> None:
 
 
 def _node_succeeded(run: DurableRun, record: records.NodeSucceeded, _: float) -> None:
-    member = run.released.get(record.node) or _member(run, record, record.node)
-    member.succeeded = True
+    _member_or_released(run, record).succeeded = True
     run.succeeded.add(record.node)
 
 
@@ -265,7 +273,8 @@ def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: flo
     if record.back_to is None:
         run.doubted = run.doubted or record.since
     else:
-        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, round=record.round + 1), record.back_to)
+        spoiled = SpoiledStep(record.since, round=record.round + 1)  # the next round goes back, so its steps are good
+        run.spoiled = with_spoiled(run.spoiled, spoiled, record.back_to)
 
 
 def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> None:
@@ -273,7 +282,8 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
-    # The nodes could not get the step, so it is spoiled. One on the disk is not: the steps in memory are good then.
+    # The nodes could not get the step from memory, so it is spoiled, with all newer ones there. If it was on the disk,
+    # steps in memory are still good, and nodes report by themselves which steps on the disk are damaged.
     if record.condition == conditions.unrestorable.__name__ and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
     run.rounds.follow(record)

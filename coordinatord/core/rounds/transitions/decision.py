@@ -1,4 +1,4 @@
-"""Collects the consequences of one event: records, sessions and requests to end, nodes to send a message.
+"""Collects the consequences of one event: records, sessions to close, answers to operators, nodes to send a message.
 
 Messages are made only at the end of the event. So a node is sent one at most, with the state to which all records led,
 however many rows of the table were taken.
@@ -30,7 +30,7 @@ class Decision:
         self.cluster, self.now = cluster, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close | Answer] = []
-        """The effects that end sessions of nodes, and requests of operators, which end with their answer."""
+        """The effects that close a session of a node, or answer a request of an operator."""
         self.looks: list[Look] = []
         self.recipients: dict[int, tuple[Run, Member]] = {}
         """The nodes that are sent their desired state even if it is unchanged, keyed by session."""

@@ -30,8 +30,8 @@ from coordinatord.protocol.news import is_news
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
-"""The highest round number that a node is believed, half of the protocol's limit: at a round a second, 34 years. The
-next round has a higher number, and after a wrong one near the limit there would be none."""
+"""The highest round number that is taken from a report, half of the protocol's limit: at a round a second, 34 years.
+The next round has a higher number, and after a wrong one near the limit there would be none."""
 
 
 def new_member(event: Connected, now: float) -> Member:
@@ -138,7 +138,7 @@ def steps_have_consequences(run: Run) -> bool:
     Steps may show that training has stalled, goes on again, or no longer repeats old steps, and that ranks have
     diverged. The first step may be overdue. When a section ends, its limit no longer counts.
     """
-    if run.progress.sections.ended_at == run.roll.heard_at:
+    if run.progress.sections.ended_at == run.roll.heard_at:  # the report that has just been heard ended one
         return True
     overdue_at = conditions.first_step_overdue(run)
     if overdue_at is not None and overdue_at <= run.roll.heard_at:
@@ -233,7 +233,7 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
     spent = spent_with_steps(run, began_at, step, decision.now)
     lost = run.durable.lost_steps(step)
     reason = f"a worker of node {node} has reported step {step}" + (f"; {lost}" if lost else "")
-    run.progress.record_start(run.durable.entered_at)  # when it was RUNNING; the record changes that time
+    run.progress.record_start(run.durable.entered_at)  # since when the run is RUNNING: the record sets it anew
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 

@@ -39,7 +39,8 @@ def release_leaving(run: Run, member: Member, decision: Decision, lost: str = ""
     drained = decision.cluster.durable.why_drained(run.job, member.node, member.offer.host)
     why = "left the job, as asked"
     if drained is not None:
-        why = f"left the job: {drained[1]}; to let it in again: nodeclient undrain {drained[0]}, and start it"
+        name, reason = drained
+        why = f"left the job: {reason}; to let it in again: nodeclient undrain {name}, and start it"
     release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
 
 
@@ -57,10 +58,19 @@ def release_or_hand_over(run: Run, members: Sequence[Member], decision: Decision
 
 
 def release_handed_over(run: Run, _: Reason, decision: Decision) -> None:
-    """Release the nodes whose kept state is needed no more, or whose time to stay is over: an action of the table."""
+    """Release the nodes that hand over and whose wait has ended: an action of the table."""
     for node, wait in run.keeping.waits.nodes.items():
         if wait.until is not None and wait.until <= decision.now:
             release_leaving(run, run.members[node], decision, wait.last_step)
+
+
+def drain_laggard(run: Run, decision: Decision) -> list[Run]:
+    """Drain the node of a laggard from its job, if the job wants that; return the runs to advance."""
+    drain = run.watching.laggard_drain()
+    if drain is None or decision.cluster.durable.drains >= DRAINED_MAX:
+        return []
+    decision.record(drain)
+    return apply_drains(decision.cluster)
 
 
 # Nodes that wait
@@ -83,7 +93,8 @@ def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> 
 def release_timed_out(run: Run, member: Member, decision: Decision) -> None:
     """Release a node whose `--join-timeout` has expired.
 
-    A node that writes a step to the disk stays until the write is over. If an operator stops the run, all nodes do.
+    A node that writes a step to the disk stays until the write is over. While an operator's stop waits for the disk,
+    all nodes stay.
     """
     wait = run.keeping.wait_at_timeout(member)
     if wait.until is not None and wait.until > decision.now:
@@ -103,12 +114,3 @@ def _timed_out(run: Run, member: Member, lost: str) -> Outcome:
     if run.roll.count(MemberState.READY) >= least:
         text = f"no round within {waited}: {why}"
     return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text + lost))
-
-
-def drain_laggard(run: Run, decision: Decision) -> list[Run]:
-    """Drain the node of a laggard from its job, if the job wants that; return the runs to advance."""
-    drain = run.watching.laggard()
-    if drain is None or decision.cluster.durable.drains >= DRAINED_MAX:
-        return []
-    decision.record(drain)
-    return apply_drains(decision.cluster)

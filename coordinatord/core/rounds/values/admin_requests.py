@@ -14,7 +14,7 @@ class Request(Struct, frozen=True):
     """A request of an operator."""
 
     target: str
-    """The job of a request that ends in `Job`; otherwise the node or host."""
+    """The job, if the name of the request's class ends in `Job`; otherwise the node or host."""
     by: str
     """The operator's name, which is not verified."""
     why: str

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SLACK = 64
-"""The heap is made anew once it has more entries than this number and two for each key. So a small one hardly ever
-is."""
+"""The heap is made anew once it has more entries than this number and two for each key. So that hardly ever
+happens to a small heap."""
 
 
 class DeadlineHeap(Generic[Key]):

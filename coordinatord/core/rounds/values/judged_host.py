@@ -1,8 +1,8 @@
-"""The record of a host: the failed rounds that it ended, and whether rounds do without it.
+"""The judgement on a host: the failed rounds that it ended, and whether rounds do without it.
 
 A *charge* is a failed round that a host ended by a fault that may be its own, such as a broken GPU. A host with enough
 recent charges is *quarantined*: rounds take its nodes only if too few others are there. The wing `judging` decides
-both, and operators may.
+both. An operator may quarantine a host too, or end its quarantine and drop its charges.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Judge(StrEnum):
 
 
 class JudgedHost(Struct, frozen=True):
-    """The record of one host."""
+    """The judgement on one host."""
 
     charges: tuple[Charge, ...] = ()
     """The last ones, the oldest first."""
@@ -80,7 +80,7 @@ class JudgedHost(Struct, frozen=True):
 
     @property
     def forgotten_at(self) -> float:
-        """When its record is forgotten: not while it is quarantined, else once its last charge is to be forgotten."""
+        """When it is forgotten: not while it is quarantined, else once its last charge is to be forgotten."""
         if self.quarantined:
             return math.inf
         return max((self.at + REMEMBERED_S - each.age_s for each in self.charges), default=NOW)

@@ -1,4 +1,4 @@
-"""The pace of a round's training: how fast its workers do steps, and when they reached one.
+"""The pace of a round's training: how fast its workers do steps, and when they reached a given step.
 
 The workers of a job take their steps together, so the pace of one node is that of all. This node is the *pacer*: the
 one of the lowest group rank that reports steps. Times are in the coordinator's clock.

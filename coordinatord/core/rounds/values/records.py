@@ -242,7 +242,7 @@ class PreflightBegan(Record, frozen=True):
 
 
 class PreflightEnded(Record, frozen=True):
-    """A preflight is over; the reason says what it found, or why it was stopped, unless the run ended."""
+    """A preflight is over; the reason says what it found, or why it was stopped. There is none if its run ended."""
 
 
 class ReplicasDiverged(RoundRecord, frozen=True):
@@ -335,7 +335,7 @@ class ClusterRecord(Record, frozen=True):
     job: Annotated[str, printable(0)]
     run: Annotated[str, printable(0)]
     node: Address
-    """A node id or a host name."""
+    """A node id or a host name; of `HostJudged`, always a host name."""
 
 
 class NodeDrained(ClusterRecord, frozen=True):

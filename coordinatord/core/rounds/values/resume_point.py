@@ -1,7 +1,7 @@
 """The step that a round resumes from, and the steps that no round resumes from any more, as records have them.
 
-Workers may keep their training state in the memory of their nodes, or nodes may write it to a disk, after one step or
-another. So the workers of the next round need not start from nothing. Some of these steps prove wrong later: memory was
+After some of their steps, workers may keep their training state in the memory of their nodes, or nodes may write it to
+a disk. So the workers of the next round need not start from nothing. Some of these steps prove wrong later: memory was
 damaged, or ranks that should have equal state had different ones. These are *spoiled*.
 """
 
@@ -34,10 +34,10 @@ class ResumePoint(AtShardedStep, frozen=True):
     others: Count = 0
     """How many more nodes hold it."""
     disk: DiskStep | None = None
-    """The names of the step on the disk; None if it is in memory. If another run has made it, the point's own `round`
-    is 0, so that it is older than all steps of this run."""
+    """The run and round that name the step on the disk; None if it is in memory. If another run has made it, the
+    point's own `round` is 0, so that it is older than all steps of this run."""
     redone_at_least: bool = False
-    """Whether more steps may be done again: the last round has lost all nodes, and the steps after their reports."""
+    """Whether more steps may be done again: the last round lost all nodes, and nobody knows their last steps."""
 
 
 class SpoiledStep(Strict, frozen=True):

@@ -23,8 +23,8 @@ from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
 from coordinatord.protocol.text import name_some, shorten
 
 HEADLINE_MAX = 200
-"""The most characters of a worker's error in the reason of a round and of a run, which is a line of the status: half of
-it for what is wrong, and half for what to do. The report has the whole error."""
+"""The most characters of a worker's error in the reason of a round and of a run, which is a line of the status. A
+longer error is cut in its middle, by `shorten`. The report has the whole error."""
 
 CUT_OFF = "had ended the workers, out of touch for too long"
 """Follows the names of nodes in a sentence: they were cut off from the coordinator for the outage grace."""

@@ -36,7 +36,7 @@ ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopp
 
 @dataclass(slots=True)
 class Round:
-    """One round; it includes the time since the round before it ended."""
+    """One round; its time begins at the end of the previous one."""
 
     number: int
     nodes: int
@@ -44,7 +44,7 @@ class Round:
     formed: str
     """Why it was formed."""
     before: Spent
-    """The time spent until the round before it ended."""
+    """The time of the run up to the end of the previous round."""
     formed_at: float
     running_at: float | None = None
     """When all its workers were started."""
@@ -59,7 +59,7 @@ class Round:
     ended_at: float | None = None
     charged: bool = False
     after: Spent | None = None
-    """The time spent until the round ended; None before that."""
+    """The time of the run up to the end of this round; None before that."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class RoundHistory:
 
     _rounds: list[Round] = field(default_factory=list)
     _spent: Spent = field(default_factory=Spent)
-    """The time spent until its last round ended."""
+    """The time of the run up to the end of its last round."""
 
     def __iter__(self) -> Iterator[Round]:
         """Iterate over the rounds that are kept."""

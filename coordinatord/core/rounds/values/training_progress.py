@@ -110,8 +110,8 @@ class TrainingProgress:
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         """Record when the newest step of a node was done; `stepped` if the node reported another step before.
 
-        The node that reports a newer step than any other becomes the stepper. How old the newest step was in the last
-        report of the stepper (`idle_s`) counts as the duration of a step, since so long there was no other. The time
+        The node that reports a newer step than any other becomes the stepper. The age of the newest step in the last
+        report of the stepper (`idle_s`) counts as the duration of a step: no other was done in that time. The time
         between the two reported steps would be too long: there may have been many between them.
         """
         if self.stepped_at is None:
