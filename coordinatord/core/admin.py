@@ -2,7 +2,7 @@
 
 Most requests only note the wish. The table of transitions does the rest when the machine advances the runs that the
 reply names. A request whose effect already holds changes nothing, and the answer says so. So it may be repeated. A dry
-run changes nothing either, and has the answer that the request would have.
+run changes nothing either. Its answer has the same text, marked as a dry run, and never the result `DONE`.
 """
 
 from __future__ import annotations

@@ -65,6 +65,6 @@ class LeaseDeadlines(DeadlineHeap[tuple[str, str]]):
 
 
 def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:
-    """Return the seconds of a lease: at least those that the member was last granted, as it keeps to that heartbeat."""
+    """Return the seconds of a lease: at least those granted last, with the heartbeat that the member keeps to."""
     granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
     return max(granted, member.lease.length_s(run.policy, heartbeat_s))

@@ -294,7 +294,7 @@ class Coordinator:
             self._advance(run, decision)
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
-        """Decide by a new policy. Nodes are sent their new heartbeat at once, and how late they are counts from now."""
+        """Decide by a new policy. Nodes are sent their new heartbeat at once, and lateness counts anew from now on."""
         self.cluster.policy = event.policy
         self._sleep_watch.schedule_check(self.policy, decision.now)
         for run in self.registry.runs.values():

@@ -20,21 +20,21 @@ def situation(run: Run, now: float) -> str:
         return reasons.waiting_for + limit
     if run.health is Health.SILENT:
         return _silence(run, now)
-    awaited_at = exit_awaited(run)
-    if run.durable.state is State.RUNNING and awaited_at is not None and awaited_at <= now:
+    exit_overdue_at = exit_awaited(run)
+    if run.durable.state is State.RUNNING and exit_overdue_at is not None and exit_overdue_at <= now:
         return reasons.with_notices(reasons.without_exit(now - run.exits.last_at))
     section = _section(run)
     if run.health is Health.STALLED:
         return section + reasons.idle
     if run.durable.step_overdue and not run.durable.stepped:
         return reasons.with_notices(reasons.without_step(now - run.durable.entered_at))
-    awaited = "no step yet; " if awaits_first_step(run) else ""
-    stands = "" if section else _stands(run, now)
-    return reasons.with_notices(awaited + section + run.durable.reason + stands)
+    no_step = "no step yet; " if awaits_first_step(run) else ""
+    behind = "" if section else _straggling(run, now)  # in a section, workers need do no steps
+    return reasons.with_notices(no_step + section + run.durable.reason + behind)
 
 
 def shown_state(run: Run) -> State:
-    """Return the state as it is shown: a round starts until its workers have done a step.
+    """Return the state as it is shown: a round counts as starting until its workers have done a step.
 
     A job that an operator ends is stopping until it has ended, also while it only waits for the disk.
     """
@@ -48,16 +48,16 @@ def awaits_first_step(run: Run) -> bool:
     return run.durable.state is State.RUNNING and run.activity is Activity.STARTING
 
 
-def left_behind(run: Run, now: float) -> StragglingWorker | None:
+def straggler_without_steps(run: Run, now: float) -> StragglingWorker | None:
     """Return the straggler if it has done no step for longer than the patience, while others did several; else None."""
     worker = run.straggler
     stands = worker is not None and worker.lag > 1 and now - worker.stepped_at >= run.progress.patience_s
     return worker if stands else None
 
 
-def _stands(run: Run, now: float) -> str:
+def _straggling(run: Run, now: float) -> str:
     """Say that one worker does no steps while others do, as the end of a sentence; empty if that is not so."""
-    worker = left_behind(run, now) if run.durable.state is State.RUNNING else None
+    worker = straggler_without_steps(run, now) if run.durable.state is State.RUNNING else None
     if worker is None:
         return ""
     stands = f"rank {worker.rank} on node {worker.node} has done no step for {lasted(now - worker.stepped_at)}"
@@ -80,6 +80,7 @@ def _silence(run: Run, now: float) -> str:
     if all(member.observed == UNHEARD for member in run.roll.inside):
         since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
         return f"{since}: they may have ended meanwhile{end}"
-    left_s = max(member.lived_at for member in run.roll.inside) + run.policy.outage_grace_s - now
-    workers = f"workers stop in {lasted(left_s)}" if left_s > 0 else "their workers have stopped"
+    last_heard_at = max(member.lived_at for member in run.roll.inside)
+    stop_in_s = last_heard_at + run.policy.outage_grace_s - now
+    workers = f"workers stop in {lasted(stop_in_s)}" if stop_in_s > 0 else "their workers have stopped"
     return f"{Reasons(run).silence}; {workers}{end}"

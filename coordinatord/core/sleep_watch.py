@@ -14,8 +14,8 @@ class SleepWatch:
     """Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
     The coordinator checks the clock at regular times. A late check shows a sleep, and all deadlines of nodes are put
-    off by its length. The machine calls `on_event` for each event, and `wake` if that shows a sleep, or after an outage
-    of the store. It calls `expect_return` when a connection closes.
+    off by its length. While the store works, the machine calls `on_event` for each event. It calls `wake` if an event
+    shows a sleep, and after an outage of the store. It calls `expect_return` when a connection closes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class SleepWatch:
         less than a heartbeat would take most of that. So the clock is checked more often, and a shorter delay counts as
         late."""
         self.closes_count_from = NOW
-        """The time since which a closed connection is a sign of death. Before, a node may have given up in a sleep."""
+        """A connection that closes before this time is no sign of death: its node may have given it up in a sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
@@ -50,12 +50,13 @@ class SleepWatch:
     def on_event(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
         """Record an event; return whether it shows a sleep that may have lasted for more than `least_s` seconds.
 
-        `due` is when the machine was to be called at the latest. The sleep may have begun right at `awake_at`.
+        `due` is when the machine was to be called at the latest. An event long after that shows a sleep, which may have
+        begun right after `awake_at`.
         """
-        late_s = policy.heartbeat_s
+        tolerated_s = policy.heartbeat_s
         if self.awake_at < self._returns_until:  # not `now`: that time may have passed in the sleep
-            late_s = min(late_s, policy.reconnect_grace_s / 2)
-        is_late = due is not None and now - due > late_s
+            tolerated_s = min(tolerated_s, policy.reconnect_grace_s / 2)
+        is_late = due is not None and now - due > tolerated_s
         if not is_late:
             self.awake_at = now
         if now >= self.check_at:

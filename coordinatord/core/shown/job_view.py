@@ -27,7 +27,7 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.core.situation import awaits_first_step, left_behind, shown_state, situation
+from coordinatord.core.situation import awaits_first_step, shown_state, situation, straggler_without_steps
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of
@@ -382,7 +382,7 @@ def pace(run: Run, now: float) -> float | None:
     steps_per_s = run.progress.pace.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
-    return None if left_behind(run, now) else round(steps_per_s, 6)
+    return None if straggler_without_steps(run, now) else round(steps_per_s, 6)
 
 
 def laggard_s(run: Run) -> float | None:
