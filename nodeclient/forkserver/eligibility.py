@@ -1,7 +1,8 @@
 """Decides which command lines can be started warm: those that begin with a Python that runs `sitecustomize`.
 
-A warm worker is a fork of an interpreter that our `sitecustomize` controls, so others have to start cold, as processes
-of their own. This module starts no process, but parses Python's command line (`config_parse_cmdline` in initconfig.c).
+A warm worker is a fork of an interpreter that our `sitecustomize`, the *hook*, controls. So workers of any other
+command line have to start cold, as processes of their own. This module starts no process, but parses Python's command
+line (`config_parse_cmdline` in initconfig.c).
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _parse(argv: Sequence[str]) -> _PythonCommand:
                 options = (*argv[1:index], *((others,) if others != "-" else ()))
                 return _PythonCommand(options, f"-{option}", value, without_hook)
             if option in _WITH_VALUE:
-                index += place == len(word)  # the value is the next word, or the rest of this one
+                if place == len(word):  # nothing is left of this word, so the value is the next one
+                    index += 1
                 break
         index += 1
     raise ColdError("the command names no program for Python to run")

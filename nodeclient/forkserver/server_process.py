@@ -48,8 +48,8 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The same name as in `hook/preload_parent.py`."""
 
 CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_CHECK": "1"}
-"""Variables that make torch and Triton find GPUs without initialising CUDA. Some modules do so at their import, and
-after that no fork could use a GPU. Workers have these variables only if the user has set them."""
+"""Variables that make torch and Triton find GPUs without initialising CUDA. Some modules look for GPUs at their import,
+and once CUDA was initialised, no fork could use a GPU. Workers have these variables only if the user has set them."""
 
 IMPORT_WITHIN_S = 300.0
 """The timeout of all imports. They take seconds, or minutes on a network file system under load."""
@@ -58,7 +58,7 @@ FORK_WITHIN_S = 2.0
 """The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, and has a lease of 5 s."""
 
 ROOM_BYTES = 16_384
-"""The extra room in the parent's environment, over which `preload_worker` writes a worker's longer one in /proc."""
+"""The padding of the parent's environment: `preload_worker` overwrites the one that /proc shows with a longer one."""
 
 END_WITHIN_S = 5.0
 """How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a
@@ -114,7 +114,7 @@ class WaitingFork:
         text = json.dumps(request).encode() + b"\n"
         self._socket.settimeout(_left(until))
         sent = socket.send_fds(self._socket, [text], list(streams))
-        if sent < len(text):  # with all of it, the fork is the worker, and an empty send might still raise an error
+        if sent < len(text):  # once all is sent, there is a worker, which an error of an empty send would hide
             self._socket.sendall(text[sent:])
         return pid
 

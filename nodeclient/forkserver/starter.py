@@ -68,7 +68,7 @@ class WorkerStarter:
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
         self.settled = asyncio.Event()
-        """Set once the first parent is ready, or there can be none."""
+        """Set once the first parent is ready or has failed, or there can be none."""
         self._parent_missed = asyncio.Event()
         """Set when a worker was started cold for lack of a parent."""
 

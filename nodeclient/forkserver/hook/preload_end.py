@@ -30,13 +30,14 @@ DESTROY = "destroy_process_group"
 """The module and its function that are patched."""
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The variable with the worker's slot, memory that nodeclient reads, as in `workerlib/contract/env.py`."""
+"""The variable with the place of the worker's slot, memory that nodeclient reads, as PATH:OFFSET; the same name as in
+`workerlib/contract/env.py`."""
 
 CODE_OFFSET, OVER_OFFSET = 24, 120
 """The offsets in a slot of the exit code, which takes two bytes, and of the time at which the program was over."""
 
 NO_CODE = b"\0\1"
-"""The bytes in a slot for an exit code that is not known: they differ."""
+"""The bytes in a slot for an exit code that is not known. A known one is written twice, and these two bytes differ."""
 
 WORD_BYTES = 8
 
@@ -108,8 +109,8 @@ class Ending:
         """Report the end of the program, wait for gloo's threads, and end early after an error. Called by atexit."""
         if os.getpid() != self._worker:  # this is the parent, or a child that the worker has forked
             return
-        # Python's end lets go of process groups, and peers fail. The node then signals all workers, but this one still
-        # ends with its own exit code.
+        # Python's end destroys the process groups, and so peers fail. The node then sends SIGTERM to all workers. This
+        # one ignores it, to end with its own exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # a reused worker has another slot in each round
         if slot:
@@ -162,9 +163,9 @@ def _exit_code() -> int | None:
 
 
 def _write_end(slot: str, code: int | None) -> None:
-    """Record in the slot that the program is over, with its exit code, or have the code written when C's `exit` runs.
+    """Record in the slot when the program was over, and its exit code, or have the code written when C's `exit` runs.
 
-    From the time, the node knows that the program ended before its peers. With the code, it can kill a process that
+    From this time, the node knows that the program ended before its peers. With the code, it can kill a process that
     lingers.
     """
     path, _, begin = slot.rpartition(":")
@@ -205,8 +206,8 @@ def _write_code_at_exit(file: int, offset: int) -> None:
 def _leaks_are_reported() -> bool:
     """Return whether a library with nanobind bindings is loaded, such as triton.
 
-    At the end of Python such a library warns of all its objects that still live. Frozen ones would, so they are thawed
-    then; `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
+    At the end of Python such a library warns of all its objects that still live. Frozen objects would still live, so
+    with such a library they are thawed first. `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
     """
     return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 
@@ -271,5 +272,5 @@ def _ignore(_: object) -> None:
 def load(path: str) -> Any:
     """Load the module in a file, without an entry in `sys.modules`."""
     module = type(sys)(f"preload_{path}")
-    type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]  # as of any module
+    type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]  # every module has one
     return module

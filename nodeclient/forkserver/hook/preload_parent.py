@@ -90,7 +90,7 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
     # From here on the process looks as if Python had found no hook: the user's modules see their own paths and names.
     sys.path[:] = path
     _forget_hook(decoded(settings["hook"]))
-    needed = frozenset(sys.modules) - before
+    needed = frozenset(sys.modules) - before  # a cold worker has those in `before` too, but not these
     customized = _customize()
     usual = gc.get_threshold()
     gc.set_threshold(RARELY, *usual[1:])
@@ -193,7 +193,7 @@ def _entries(pythonpath: str | None) -> list[str]:
 
 
 def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
-    """Raise `PreloadError` if a user's module has the name of one of Python's that is already imported."""
+    """Raise `PreloadError` if a user's module has the name of one that this hook `needed`: imports would find that."""
     for directory in entries:
         for name in needed:
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
@@ -203,7 +203,7 @@ def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """Return whether a path is a directory or an archive, which has a `__main__`."""
+    """Return whether a path is a directory or an archive, so that Python runs the `__main__` in it."""
     for hook in sys.path_hooks:
         try:
             hook(path)
@@ -229,8 +229,9 @@ def _check(name: str) -> None:
 def _threads_lost() -> list[str]:
     """Return the names of the threads that a fork would lack.
 
-    OpenBLAS ends its threads before a fork and restarts them on demand, so threads are listed after a fork. OpenMP does
-    not do that: the next parallel operation in a fork would wait for its threads for ever.
+    OpenBLAS ends its threads before a fork and restarts them on demand. So this process forks once, and then lists the
+    threads that it still has. OpenMP does not do that: the next parallel operation in a fork would wait for its threads
+    for ever.
     """
     names_in_python = {str(thread.native_id): thread.name for thread in threading.enumerate()}
     if len(_tasks()) > 1:
@@ -253,7 +254,7 @@ def _name_of(task: str) -> str:
         while (name := _comm(task)) == _comm(str(os.getpid())):
             if time.monotonic() > until:
                 return "without a name"
-            time.sleep(0.001)  # noqa: TID251 - a name announces nothing
+            time.sleep(0.001)  # noqa: TID251 - no event tells that a thread has got its name
     except OSError:
         return ""
     return name

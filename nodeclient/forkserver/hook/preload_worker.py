@@ -91,7 +91,8 @@ def decoded(encoded: str) -> str:
 def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
     """Return the `given` environment of a worker with the changes that imports have made in the parent.
 
-    A variable whose value the parent did not share keeps the given one, which imports might have changed differently.
+    A variable whose given value differs from the parent's initial one keeps the given value, because imports might have
+    changed it in another way.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():

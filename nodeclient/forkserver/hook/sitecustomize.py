@@ -7,7 +7,7 @@ ends the process.
 import os
 import sys
 
-modules_before, path = frozenset(sys.modules), sys.path[:]  # `serve` gives the user's program these
+modules_before, path = frozenset(sys.modules), sys.path[:]  # for `serve`: the state that Python has without this hook
 
 try:
     standard = os.path.dirname(os.__file__)  # noqa: PTH120 - see `coordinatord.runtime.own_python`
