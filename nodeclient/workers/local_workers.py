@@ -81,9 +81,10 @@ class LocalWorkers:
         """Begin without workers; `spawn` starts one.
 
         `mark` is unique to this nodeclient, and begins the mark in each worker's environment. `on_exit` is called once
-        for each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n). If the
-        worker itself has exited before that, and is no shell, `on_outlived` is called with its local rank and the
-        processes of its group that live.
+        for each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n).
+
+        `on_outlived` is called if a worker, which is no shell, exits by itself after `terminate` while others of its
+        process group live. It gets the local rank and these processes.
         """
         self._mark = mark
         self._marks = itertools.count(1)

@@ -101,7 +101,9 @@ def marked(mark: str) -> list[int]:
 
 
 def signal_groups(groups: Collection[int], signum: int) -> None:
-    """Send a signal to the processes of the caller's own groups, except children of processes that handle it.
+    """Send a signal to the processes of these groups, except children of processes that handle it.
+
+    The leaders of the groups must be unreaped children of the caller, as for `kill_marked`.
 
     A process that handles the signal ends its children itself. A training script, for example, may need the processes
     that load its data until it has saved, and torch makes these die of SIGTERM at once. The children of a shell do get
@@ -145,12 +147,12 @@ def _is_shell(pid: int) -> bool:
 
 
 def _open_same(pid: int, read: Callable[[int], object], found: object) -> int | None:
-    """Return a pidfd of a process for which `read` has `found` this; None if it has ended."""
+    """Return a pidfd of the process of which `read` has returned `found`; None if it no longer does."""
     try:
         pidfd = pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if read(pid) == found:  # before the pidfd pinned the process, its number may have gone to another one
+    if read(pid) == found:  # else the number may have gone to another process before the pidfd pinned it
         return pidfd
     os.close(pidfd)
     return None

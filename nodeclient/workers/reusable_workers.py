@@ -154,7 +154,8 @@ class ReusableWorkers:
         for connection in [each for each in self._socket.connections if each.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
             self._socket.send(connection, round_messages.NextRound(self._round, changes), fds)
-        if all(each.local_rank != local_rank for each in self._socket.connections):  # it would wait for ever
+        if all(each.local_rank != local_rank for each in self._socket.connections):
+            # The parked process has lost its connection, and would wait for ever.
             self._workers.end_as(local_rank, FAILED)
 
     def carry_out(self, order: ReuseOrder) -> None:
@@ -180,34 +181,34 @@ class ReusableWorkers:
     # Messages of workers
 
     def _handle(self, connection: _ReusableProcess, message: RoundMessage) -> None:
-        rank = connection.local_rank
+        local_rank = connection.local_rank
         match message:
-            case round_messages.Reusable(local_rank, number):
-                if rank is None and number == self._round and local_rank < len(self._commands):
-                    connection.local_rank, connection.round = local_rank, number
-                    self._submit(events.ReuseReported(local_rank))
+            case round_messages.Reusable(claimed, number):
+                if local_rank is None and number == self._round and claimed < len(self._commands):
+                    connection.local_rank, connection.round = claimed, number
+                    self._submit(events.ReuseReported(claimed))
             case round_messages.AskToLeave() | round_messages.NextRound():  # only this side sends these
                 self._socket.end(connection)
-            case _ if rank is not None and message.round == connection.round:
-                self._handle_report(connection, rank, message)
+            case _ if local_rank is not None and message.round == connection.round:
+                self._handle_report(connection, local_rank, message)
 
-    def _handle_report(self, connection: _ReusableProcess, rank: int, message: RoundMessage) -> None:
+    def _handle_report(self, connection: _ReusableProcess, local_rank: int, message: RoundMessage) -> None:
         """Handle a worker's report of its round. `Failed` and `Left` count once in a round."""
         match message:
             case round_messages.Failed(_, error, lines) if not connection.has_failed:
                 connection.has_failed = True
                 diagnosis = events.Diagnosis(pid=connection.pid, error=error, last_lines=lines)
-                self._submit_in_order(events.CollectiveFailed(rank, FAILED, diagnosis))
+                self._submit_in_order(events.CollectiveFailed(local_rank, FAILED, diagnosis))
             case round_messages.Aborting():
-                self._submit(events.WorkerAborts(rank))
+                self._submit(events.WorkerAborts(local_rank))
             case round_messages.Aborted(_, took_s):
-                self._submit(events.WorkerAborts(rank, took_s))
+                self._submit(events.WorkerAborts(local_rank, took_s))
             case round_messages.Left() if not connection.has_left:
                 connection.has_left = True
                 submit = self._submit_in_order if connection.has_failed else self._submit
-                submit(events.WorkerLeft(rank))
+                submit(events.WorkerLeft(local_rank))
             case round_messages.Refusing(_, why):
-                self._submit(events.WorkerRefuses(rank, why))
+                self._submit(events.WorkerRefuses(local_rank, why))
 
     def _end(self, connection: _ReusableProcess) -> None:
         if connection.local_rank is not None:

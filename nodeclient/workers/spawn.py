@@ -153,8 +153,8 @@ def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
     # exec keeps ignored signals ignored, so workers under nohup or in a shell's background would ignore them too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
 
-    # The limits of nodeclient itself are not for its workers: a program may size tables by a high limit of files, or
-    # use select(2), which fails with one. Whether it writes core files is its user's choice.
+    # The limits of nodeclient itself are not for its workers. With a high limit of files, a program may make large
+    # tables, and select(2) fails for descriptors from 1,024 on. Whether it writes core files is its user's choice.
     inherited = {resource.RLIMIT_NOFILE: INHERITED_FILES, resource.RLIMIT_CORE: INHERITED_CORE}
     changed = [(kind, limits) for kind, limits in inherited.items() if resource.getrlimit(kind) != limits]
 

@@ -80,7 +80,7 @@ class Slots:
         # A path, since a program that starts the worker may close inherited descriptors. A worker that may not open the
         # path, as in a container, uses the inherited descriptor of this number.
         path = f"/proc/{os.getpid()}/fd/{self.file}"
-        return [{PROGRESS: f"{path}:{rank * SLOT_BYTES}"} for rank in range(self._workers)]
+        return [{PROGRESS: f"{path}:{local_rank * SLOT_BYTES}"} for local_rank in range(self._workers)]
 
     def complete(self, observed: Observed) -> Observed:
         """Return a node's report with the steps and the section of its workers, if it is about their round."""
@@ -102,21 +102,21 @@ class Slots:
 
     def _section(self) -> Section | None:
         """Return the section that reaches its limit last; None if no worker is in a section."""
-        known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
+        known = [(local_rank, *section) for local_rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None
-        rank, name, limit, began = max(known, key=lambda section: section[3] + section[2] * 10**9)
+        local_rank, name, limit, began = max(known, key=lambda section: section[3] + section[2] * 10**9)
         age_s, limit_s = (time.monotonic_ns() - began) / 1e9, float(min(limit, DURATION_S_MAX))
-        return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
+        return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), local_rank)
 
     def exit_codes(self) -> dict[int, int]:
         """Return the known exit codes of the programs that are over, even if their processes live, by local rank.
 
         A worker writes the code into two bytes. They differ if the code is not known, or not written yet.
         """
-        over = ((rank, slot[CODE_AT]) for rank, slot in enumerate(self._slots()) if slot[OVER_AT])
-        codes = ((rank, word.to_bytes(8, sys.byteorder)[:2]) for rank, word in over)
-        return {rank: code for rank, (code, again) in codes if code == again}
+        over = ((local_rank, slot[CODE_AT]) for local_rank, slot in enumerate(self._slots()) if slot[OVER_AT])
+        codes = ((local_rank, word.to_bytes(8, sys.byteorder)[:2]) for local_rank, word in over)
+        return {local_rank: code for local_rank, (code, again) in codes if code == again}
 
     def over_s(self, local_rank: int) -> float:
         """Return how long the program of a worker has been over, in seconds; 0 if that is not known."""
@@ -136,17 +136,17 @@ class Slots:
 
     def _read(self) -> None:
         """Read all slots. If a worker is just writing a value, the value that was read before stays."""
-        for rank, slot in enumerate(self._slots()):
+        for local_rank, slot in enumerate(self._slots()):
             step, at, check = slot[:CODE_AT]
             if at and step ^ at == check:
                 if step <= STEP_MAX:
-                    self._steps[rank] = (step, at)
+                    self._steps[local_rank] = (step, at)
                     self._stepped_twice |= 0 < slot[FIRST_STEP_AT] < at
                 self._are_announced |= step == STEPS_TO_COME
             with suppress(ValueError):
-                self._sections[rank] = unpack_section(slot[SECTION_AT : SECTION_AT + len(NO_SECTION)])
+                self._sections[local_rank] = unpack_section(slot[SECTION_AT : SECTION_AT + len(NO_SECTION)])
             with suppress(ValueError):
-                self._digests[rank] = _digest_of(unpack_digest(slot[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]))
+                self._digests[local_rank] = _digest_of(unpack_digest(slot[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]))
 
     def _slots(self) -> list[list[int]]:
         """Return the words of each worker's slot; an empty list if there are no slots."""
