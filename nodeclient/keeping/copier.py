@@ -84,7 +84,7 @@ class Copier:
         return next((failure.problem for failure in self._failures.values() if failure.problem), "")
 
     def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
-        """Get these copies. Cancel any other, and drop the arenas of copies that have no protected step.
+        """Get these copies. Cancel any other, and drop the arenas of other copies that have no protected step.
 
         Finished copies are not in `copies` any more. Their arenas stay, because their steps are protected.
         """
@@ -154,7 +154,7 @@ class Copier:
             self._getting = None
 
     async def _compute_digest(self, copy: KeptCopy, rank: int) -> None:
-        """Compute the digest of a copy. A copy of a shared state is reported, and compared, only with its digest."""
+        """Compute the digest of a copy: without one, no part of a *shared* state (see `parts.digests`) is reported."""
         if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 

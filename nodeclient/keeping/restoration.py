@@ -55,7 +55,7 @@ class ReadyParts:
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
         """Add the part in a file. This object closes the descriptor."""
-        self.parts.append((Part(commit.rank, big, small, commit.pending), file))
+        self.parts.append((Part(commit.rank, big=big, small=small, pending=commit.pending), file))
 
     def add_received(self, landed: Landed) -> None:
         """Add a part that came from elsewhere. Raises `OSError`."""
@@ -91,7 +91,10 @@ class Restoration:
         return next(iter(self._problems.values()), "")
 
     async def get(self, resume: Resume) -> None:
-        """Get all parts into `ready`. Raises `RestoreError` and `DamagedPartError`. May be cancelled."""
+        """Get all parts into `ready`; release them after an error, or if this call is cancelled.
+
+        Raises `RestoreError`, `DamagedPartError` and `OSError`.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for source in resume.sources:
@@ -103,6 +106,7 @@ class Restoration:
             await asyncio.shield(asyncio.gather(*map(asyncio.wrap_future, computing)))  # others may wait for it too
         except BaseExceptionGroup as errors:
             self.cancel()
+            # A damaged part comes first, so that the caller withdraws it.
             damaged = (error for error in errors.exceptions if isinstance(error, DamagedPartError))
             raise next(damaged, errors.exceptions[0]) from None
         except BaseException:
@@ -138,7 +142,7 @@ class Restoration:
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
             held_there = by_file.setdefault(held.file, [])
-            if held in held_there:  # a generation has the small state too
+            if held in held_there:  # the generation that was just added has the small state too
                 continue
             check = self._resources.digests.check(held.place, held.commit)
             if not await asyncio.shield(asyncio.wrap_future(check)):  # others may wait for it too
@@ -146,7 +150,8 @@ class Restoration:
             held_there.append(held)
         for file, held_there in by_file.items():
             big, small = any(part.kind is Kind.BIG for part in held_there), any(part.small for part in held_there)
-            commit = held_there[-1].commit  # the small state comes last, and its commit says whether it is pending
+            # `kinds_of` has the small kind last, so this commit says whether the small state is pending.
+            commit = held_there[-1].commit
             self.ready.add(commit, read_only(file), big=big, small=small)
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
@@ -177,10 +182,11 @@ class Restoration:
             has_small = landed.commit.has_small
 
     async def _land(self, source: KeptSource, name: PartName) -> Landed:
-        """Receive a part from its holder, and retry until `patience_s` after the first failure. Raises `RestoreError`.
+        """Receive a part from its holder. Raises `RestoreError`.
 
-        If the holder is lost or has withdrawn the part, the coordinator names another one meanwhile. An attempt that
-        begins within that time may take longer, as a large part takes minutes.
+        Errors of the transfer (`FetchError`) are retried until `patience_s` after the first one: if the holder is lost
+        or has withdrawn the part, the coordinator names another one meanwhile. An attempt that begins within that time
+        may take longer, as a large part takes minutes. Other errors are this node's own, and are not retried.
         """
         loop = asyncio.get_running_loop()
         until: float | None = None
@@ -195,7 +201,8 @@ class Restoration:
             except (FetchError, NoMemoryError, OSError) as error:
                 part = f"the state of rank {name.rank} at step {name.step}"
                 self._problems[name] = problem = f"{part} could not be received from node {source.node}: {error}"
-                if not isinstance(error, FetchError) or (until is not None and began >= until):
+                began_too_late = until is not None and began >= until
+                if not isinstance(error, FetchError) or began_too_late:
                     raise RestoreError(problem) from error
                 if until is None:
                     until = loop.time() + self._resources.settings.patience_s
@@ -240,9 +247,9 @@ class ResumeAnswers:
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get the parts of a resume point once it names all holders; None if the round resumes from no step.
+        """Get the parts of a resume point if it names all holders, and then answer the workers.
 
-        A later call may name other holders.
+        A later call may name other holders. `resume` is None if the round resumes from no step.
         """
         if resume is None:
             self._answer = NOTHING

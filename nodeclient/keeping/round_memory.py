@@ -80,9 +80,9 @@ class RoundMemory:
         gone = self._memory_of.keys() - connected - self._ended.keys()
         return {local_rank for local_rank in gone if self._borrower(local_rank, connected) is not None}
 
-    def _borrower(self, owner: int, able: AbstractSet[int]) -> int | None:
-        """Return the worker to borrow from `owner`; None if none can, or one has memory for the same shard."""
-        shard = self._wanted[owner].shard, self._wanted[owner].shards
+    def _borrower(self, lender: int, able: AbstractSet[int]) -> int | None:
+        """Return the worker to get the memory of `lender`; None if none can, or one has memory for the same shard."""
+        shard = self._wanted[lender].shard, self._wanted[lender].shards
         others = (able - self.reserving - self._ended.keys()) & self._wanted.keys()
         alike = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == shard]
         if not alike or not self._memory_of.keys().isdisjoint(alike):
@@ -160,6 +160,7 @@ class MemoryProvider:
 
     def _send(self, local_rank: int, file: int, *, lent: bool = False) -> None:
         disk = self._resources.disk
-        self._channel.send(local_rank, Reserved(0.0 if disk is None else disk.settings.offer.every_s, lent), [file])
+        disk_every_s = 0.0 if disk is None else disk.settings.offer.every_s
+        self._channel.send(local_rank, Reserved(disk_every_s, lent), [file])
         if local_rank in self._channel.connected:
             self._on_reserved(local_rank, lent)

@@ -64,7 +64,7 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP
 
 UNKEPT_MAX = 8
-"""The most forgotten things that are named. A script forgets one or two."""
+"""How many things are named, at most, that a script has forgotten to keep. It forgets one or two."""
 
 
 class StateKeeper:
@@ -245,7 +245,7 @@ class StateKeeper:
             self._disk_unused = False
 
     def warn_of_unstepped(self, observed: Observed) -> None:
-        """Tell the user once that workers never call `ctx.step`: all of them report that at almost the same time."""
+        """Tell the user of workers that never call `ctx.step`, only once: all report it at about the same time."""
         ranks = self._round.still_unstepped(observed.steps)
         if ranks and not self._told_unstepped:
             self._told_unstepped = True
@@ -264,6 +264,7 @@ class StateKeeper:
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
         current, answers = self._round, self._answers
         is_current = observed.round == current.number
+        # Living workers replace their small state at each step.
         parts = named_parts(resources.arenas, resources.digests, with_small=not observed.phase.has_workers)
         holding = Holding(
             parts=kept_groups.grouped(kept_groups.merged(parts)),
@@ -334,7 +335,7 @@ class StateKeeper:
                 self._submit_if_answered(all_answered=current.saves.record_answer(local_rank, asked))
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
-        """Add a worker to one of the two sets of workers that can halt after a named step."""
+        """Add a worker to one of the two sets of workers that can halt, and tell the agent how long a save may take."""
         before = len(current.halting)
         workers.add(local_rank)
         within_s = self._resources.settings.save_within_s(self._resources.arenas.memory.used_bytes)
@@ -346,9 +347,11 @@ class StateKeeper:
     # Requests to save
     #
     # A worker with memory may end before it has saved, while a living worker without memory has the same shard of the
-    # state. Then an answer is still awaited after the connection of the first worker is gone (`awaited`). Once its
-    # process has ended, and so writes no more, its memory is lent to the living worker (`record_exit`), which is asked
-    # to save (`_on_reserved`).
+    # state. Then the living one saves it:
+    #
+    # 1. The connection of the ending worker is gone. Its answer stays missing, since its memory will be lent (`_lose`).
+    # 2. Its process has ended, and so writes no more. Its memory is lent to the living worker (`record_exit`).
+    # 3. The living worker has the memory, and is asked to save (`_on_reserved`).
 
     def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
         """Ask the workers to save now or after a step; `KeptSaved` follows."""

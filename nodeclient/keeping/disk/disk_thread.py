@@ -18,7 +18,8 @@ THREAD = "persist"
 """The name of the threads."""
 
 STALL_S = 30.0
-"""How long a thread may make no progress before the disk counts as hanging. The coordinator's own limit is longer."""
+"""How long a thread may make no progress before the disk counts as hanging. The coordinator waits longer (`STUCK_S`),
+and so gets the reason before it gives up."""
 
 POLL_S = 0.5
 """The pause between two checks of the progress."""

@@ -27,7 +27,8 @@ CHUNK_BYTES = 4 << 20
 
 FLUSH_BYTES = 16 << 20
 """How many bytes are flushed at a time. Only flushed bytes count as progress, so a disk that takes minutes to flush a
-whole file would seem to hang. If a hundred nodes write to a file server, it flushes this many for each in 30 s."""
+whole file would seem to hang. A file server has to flush this many for each node within `disk_thread.STALL_S`: 56 MB/s
+for a hundred nodes."""
 
 TRIAL_BYTES = 4096
 """The size of the file that is written to check a folder: one block of usual file systems."""

@@ -56,7 +56,7 @@ class FolderClaim:
         """The run for which the folder was last claimed; empty before the first one."""
 
     def acquire(self, run: str, patience_s: float) -> None:
-        """Claim the folder for a run, or check that it still has the claim; wait `patience_s` for another run to end.
+        """Claim the folder for a run, or check that the run still has the claim; wait `patience_s` for another to end.
 
         Raises `FolderInUseError`, and `OSError` if nothing can be locked there.
         """
@@ -68,11 +68,11 @@ class FolderClaim:
                         f"{self._path.parent} is in use by another run of this job: {owner}. Give each job a --job-id"
                         " or a --persist directory of its own, or end that run first"
                     )
-                time.sleep(RETRY_S)  # noqa: TID251 - the end of a claim on another host announces nothing
+                time.sleep(RETRY_S)  # noqa: TID251 - no event tells that a claim on another host has ended
             self.run = run
 
     def release(self) -> None:
-        """Release the share in the claim, after an `acquire` in progress: that uses the descriptor."""
+        """Release the share in the claim. Waits for an `acquire` in progress, which uses the descriptor."""
         with self._one_at_a_time:
             self._close()
 

@@ -137,5 +137,6 @@ def _key(manifest: Manifest) -> Key:
 
 
 def _summary(manifest: Manifest) -> PersistedStep:
+    # Three groups are usual. The most useful ones come first, so the limit of a report cuts the others.
     parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
     return PersistedStep(manifest.serial, manifest.of.run, parts)

@@ -20,10 +20,10 @@ Room = Callable[[Commit], Place]
 
 
 def read_part(folder: Path, step_name: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
-    """Read a part in the folder of its step into its place; return its commit, as a part of the step `step_name`.
+    """Read a part in the folder of its step into its place; return its commit, with the numbers of `step_name`.
 
-    The place becomes whole only if all bytes match the entry in the manifest. Raises `OSError`, `UnusableError`, and
-    the errors of `room`.
+    They may differ from the manifest's: a step of an earlier run counts as one of round 0. The place becomes whole only
+    if all bytes match the entry in the manifest. Raises `OSError`, `UnusableError`, and the errors of `room`.
     """
     path = folder / part.name
     try:
@@ -51,7 +51,7 @@ def _read_shard(file: int, step_name: StepName, part: PartFile, room: Room, prog
     layout = tensors.layout
     commit = _commit(step_name, part, layout.end)
     place = room(commit)
-    place.data[: len(layout.manifest)] = layout.manifest
+    place.data[: len(layout.manifest)] = layout.manifest  # the list of tensors with which a place begins
     at = len(tensors.header)
     for span in tensors.spans:
         memory = place.data[span.in_memory : span.in_memory + span.length]

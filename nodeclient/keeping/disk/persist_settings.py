@@ -1,4 +1,4 @@
-"""The user's settings for kept state on a disk. Command lines import no other module of this package."""
+"""The user's settings for kept state on a disk. `nodeclient.config` imports no other module of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from msgspec import Struct
 from coordinatord.protocol.kept_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
-"""The default time between two steps on the disk, needed only if all hosts are lost: memory has newer steps."""
+"""The default time between two steps on the disk. It is long, because memory has newer steps unless all hosts are
+lost."""
 
 PERSIST_KEEP = 2
 """How many steps are left on the disk by default: one more than is needed, in case the newest proves damaged."""

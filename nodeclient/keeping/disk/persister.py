@@ -177,9 +177,9 @@ class Persister:
 
     async def _commit(self, attempt: PersistAttempt, progress: Progress) -> None:
         """Make the step of an attempt whole, and delete older ones, unless `progress` is cancelled meanwhile."""
-        folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
+        folder, name, smalls = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
-            work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
+            work = partial(_commit_and_list, folder, name, smalls, progress, self.settings.command)
             whole, unfinished = await self._thread.run(work, progress)
         except WorkCancelledError:
             return
@@ -225,11 +225,11 @@ def _name_of(attempt: PersistAttempt) -> StepName:
 
 
 def _commit_and_list(
-    job: Path, name: StepName, small: int, progress: Progress, command: str
+    job: Path, name: StepName, smalls: int, progress: Progress, command: str
 ) -> tuple[StepName, set[str]]:
-    """Make a step whole; return its name, and the folders of unfinished steps.
+    """Make a step with `smalls` small states whole; return its name, and the folders of unfinished steps.
 
     They are listed before the coordinator learns that the step is whole: after that, another run may begin.
     """
-    whole = step_folder.commit(job, name, small, progress, command).of
+    whole = step_folder.commit(job, name, smalls, progress, command).of
     return whole, step_folder.unfinished(job, whole, progress)

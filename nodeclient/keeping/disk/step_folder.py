@@ -1,8 +1,8 @@
 """The folder of a step on the disk: which files it has, when it is whole, and how it is deleted.
 
-Each part, the state of one rank, is a file with a note beside it, which describes it. When all nodes have written, one
-of them, the committer, turns the notes into one manifest. A folder without a manifest does not count. So a step appears
-at one instant, and since its manifest is deleted first, it disappears at one instant too.
+The state of one rank is one to three files (`Contents`), each with a note beside it, which describes it. When all nodes
+have written, one of them, the committer, turns the notes into one manifest. A folder without a manifest does not count.
+So a step appears at one instant, and since its manifest is deleted first, it disappears at one instant too.
 
 Nothing in the folders is trusted: names, sizes and numbers are checked, and foreign files are left alone.
 """
@@ -223,8 +223,8 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def commit(job: Path, name: StepName, small: int, progress: Progress, command: str = "") -> Manifest:
-    """Make a step whole once all files are written: its shards, and the small state of `small` ranks.
+def commit(job: Path, name: StepName, smalls: int, progress: Progress, command: str = "") -> Manifest:
+    """Make a step whole once all files are written: its shards, and `smalls` small states.
 
     `command` is the digest of the command that did the step. Progress grows with each file. Raises `OSError`,
     `UnusableError` and `WorkCancelledError`.
@@ -237,7 +237,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     paths = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
     notes = [_read(path, Note, NOTE_MAX, progress) for path in paths]
     files = tuple(sorted((note.file for note in notes if note.of == name), key=lambda file: file.name))
-    _check_all_written(name, files, small, job.parent)
+    _check_all_written(name, files, smalls, job.parent)
     _check_whole(name, files)
     _check_sizes(folder, files, progress)
     newest = next(iter(find_whole(job, progress=progress)[0]), None)
@@ -352,12 +352,12 @@ def _run_and_attempt(name: str) -> tuple[str, int]:
     return run, int(attempt or "0")
 
 
-def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
+def _check_all_written(name: StepName, files: tuple[PartFile, ...], smalls: int, root: Path) -> None:
     """Check that the files of all nodes are present. Raises `UnusableError`."""
     shards_found = len({file.shard for file in files if file.contents is Contents.SHARD})
     small_found = sum(file.contents is Contents.SMALL for file in files)
-    if shards_found < name.shards or small_found < small:
-        shards, ranks = f"{shards_found} of {name.shards} shards", f"{small_found} of {small} ranks"
+    if shards_found < name.shards or small_found < smalls:
+        shards, ranks = f"{shards_found} of {name.shards} shards", f"{small_found} of {smalls} ranks"
         found = shards if shards_found < name.shards else ranks
         raise UnusableError(
             f"all nodes have written, and only {found} are found: is {root} one directory for all nodes?"

@@ -85,7 +85,7 @@ class StepsOnDisk:
         self._scanning = asyncio.Lock()
         self._scan_requested = asyncio.Event()
         self._made = ""
-        """That the directory was missing and was made, and on which mount: the end of a sentence; empty if not."""
+        """The end of a sentence, which says that this node has made the directory, and on which mount; else empty."""
         self.known = KnownSteps()
         """The results of the last scan."""
 
@@ -148,7 +148,7 @@ class StepsOnDisk:
         return True
 
     def _make_folder(self) -> str:
-        """Make the folder and write to it, in a thread; return what was made, to end a sentence. Raises `OSError`."""
+        """Make the folder and write to it, in a thread; return a new `_made`, or an empty text. Raises `OSError`."""
         root = self._settings.root
         is_missing = not root.exists()
         check_writable(self.folder)
@@ -214,7 +214,7 @@ class StepsOnDisk:
         self._scan_requested.set()
 
     async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
-        """Read a part of the step that a round resumes from into memory; return its control words.
+        """Read a part of the step that a round resumes from into memory; return its commit.
 
         Raises `OSError`, `UnusableError`, `DiskHangsError`, and the errors of `room`.
         """

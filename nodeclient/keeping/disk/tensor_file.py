@@ -24,6 +24,9 @@ from workerlib.contract.manifest import Layout, ManifestError, Piece, lay_out, r
 LENGTH_BYTES = 8
 """The size of the length in front of a header."""
 
+_ALIGNMENT_BYTES = 8
+"""The size of the largest elements. Tensors begin at a multiple of it in the file."""
+
 HEADER_MAX = 64 << 20
 """The longest header: 200,000 tensors at 300 bytes each. The format itself allows 100 MB."""
 
@@ -113,7 +116,7 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
     own = [piece.fields for _, piece in sorted(pieces)]  # also the empty ones that were left out above
     metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
     header = _json({_METADATA: metadata, **entries}).encode()
-    header += b" " * (-len(header) % LENGTH_BYTES)
+    header += b" " * (-(LENGTH_BYTES + len(header)) % _ALIGNMENT_BYTES)
     if len(header) > HEADER_MAX:
         raise TensorFileError(f"the header of {len(entries)} tensors would have {len(header)} bytes")
     return TensorFile(len(header).to_bytes(LENGTH_BYTES, "little") + header, layout, tuple(spans))

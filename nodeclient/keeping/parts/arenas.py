@@ -191,7 +191,8 @@ class Arenas:
     def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
         """Return this part with its place; None if no place has it.
 
-        A generation may hold the small state too. One from the end of the step is preferred to one from within it.
+        A small state may also lie in a generation. Of several, one from the end of the step is preferred to a pending
+        one.
         """
         wanted = rank, round_number, step
         candidates = [

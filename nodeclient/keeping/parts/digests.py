@@ -113,7 +113,10 @@ def crc32_in_chunks(data: memoryview | bytes, count: Callable[[int], None], crc:
 
 
 def is_comparable(commit: Commit) -> bool:
-    """Whether a part is of a shared state: several ranks have its shard of the big state, with the same bits."""
+    """Whether a part is of a shared state: several ranks have its shard of the big state, with the same bits.
+
+    With `CHOSEN`, these ranks may differ in a model's buffers.
+    """
     return commit.shards < commit.world_size and not commit.flags & CHOSEN
 
 

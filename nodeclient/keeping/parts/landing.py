@@ -32,7 +32,7 @@ class Landing:
     """Receives one part into this node's memory."""
 
     def __init__(self, memory: ArenaMemory, kind: Kind) -> None:
-        """Wait for a part, without memory. `memory` is what the part will take some of."""
+        """Begin without a part; `room` will allocate its place in `memory`."""
         self._memory = memory
         self._kind = kind
         self._lock = Lock()
@@ -41,7 +41,7 @@ class Landing:
         """Whether the caller has taken the part, or has cancelled the transfer."""
 
     def room(self, commit: Commit) -> Place:
-        """Return the place for a part with these control words. The thread that fills the place calls this once.
+        """Return the place for the part that a commit describes. The thread that fills the place calls this once.
 
         Raises `NoMemoryError`, `OSError`, and `FetchError` if the transfer was cancelled.
         """

@@ -42,7 +42,7 @@ def fetch(
 ) -> None:
     """Receive a part into a place of an arena and commit it there, with its digest, so that the place is whole.
 
-    `room` is called once with the control words of the part, and returns the place for it. Another thread sets
+    `room` is called once with the commit that describes the part, and returns the place for it. Another thread sets
     `cancelled` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next
     one may be received. Raises `FetchError` if the holder does not send the part, or the transfer was cancelled; and
     all errors of `room`, which are those of this node.
@@ -98,7 +98,8 @@ def _receive_part(
 ) -> int:
     """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part is not whole."""
     tag = exchange.data_tag()
-    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # `pace` takes less: --keep-rate is at least twice that
+    # The pauses of `pace` fit in, because --keep-rate is at least twice `RATE_MIN`.
+    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
     for begin in range(0, len(memory), CHUNK_BYTES):
         chunk = memory[begin : begin + CHUNK_BYTES]
         _receive_into(connection, chunk, until, cancelled)

@@ -6,9 +6,9 @@ The holder sends first:
 |---|---|
 | holder | a nonce of 32 bytes |
 | reader | the request, with a nonce of its own, and a tag |
-| holder | the answer: whether it has the part, its control words (`workerlib.contract.arena`), and a tag |
+| holder | the answer: whether it has the part, the words of its `Commit`, and a tag |
 | holder | the part |
-| holder | the end: whether the part was whole, its CRC, and a tag over the part and the end |
+| holder | the end: whether the part was sent as it was saved, its CRC, and a tag over the part and these two |
 
 Each tag is an HMAC-SHA256 with the holder's key, which only the coordinator and the nodes of the run know. It covers
 both nonces and the request, so recorded messages are useless in another connection. The key is never sent here. Parts
@@ -81,12 +81,12 @@ class Exchange:
         return self._tag(b"request").digest()
 
     def answer(self, commit: Commit | None) -> bytes:
-        """Return the answer of a holder: the control words of the part, or None if it does not have the part."""
+        """Return the bytes of a holder's answer; `commit` is None if the holder does not have the part."""
         packed = _ANSWER.pack(commit is not None, *(_NO_COMMIT if commit is None else commit.words))
         return packed + self._tag(b"answer", packed).digest()
 
     def read_answer(self, data: bytes) -> Commit | None:
-        """Return the control words of the part; None if it is not held. Raises `ValueError` for a false answer."""
+        """Return the commit of the part; None if it is not held. Raises `ValueError` for a false answer."""
         packed, tag = data[: _ANSWER.size], data[_ANSWER.size :]
         _check(tag, self._tag(b"answer", packed).digest())
         held, step, flags, round_number, length, rank, world_size, shard, shards, serial = _ANSWER.unpack(packed)

@@ -32,8 +32,8 @@ BACKLOG = 1_024
 """All nodes of a large round may connect within a second."""
 
 CONNECTIONS_MAX = 256
-"""The most connections at a time. For another one, the server closes a connection that has not proved the key: the
-oldest one of the address with the most of them. If all have proved it, the new one is closed, and its peer retries."""
+"""The most connections at a time. If one more comes, the server closes one that has not proved the key: the oldest of
+the address that has most such connections. If all have proved it, the new one is closed, and its peer retries."""
 
 REQUEST_WITHIN_S = 5.0
 """How long a peer has to send its request, which is one packet that TCP may have to repeat."""
@@ -71,7 +71,8 @@ class PartServer:
         """The peers' addresses of the connections that have not proved the key, the oldest first."""
         self._sending: set[socket.socket] = set()
         """The connections on which a thread sends."""
-        self._acceptor = Acceptor(listener, self._accept, at_once=1)  # so the earlier peers can prove the key meanwhile
+        # One at a time: between two, earlier peers can prove the key, before later ones push them out.
+        self._acceptor = Acceptor(listener, self._accept, at_once=1)
 
     def close(self) -> None:
         """Stop listening and sending."""

@@ -24,7 +24,7 @@ def digests_of(data: memoryview, crc32: Callable[[memoryview | bytes, int], int]
         gap, end = data[end:begin], begin + piece.length
         crc = crc32(data[begin:end], 0)
         whole = _joined_crc32(crc32(gap, whole), crc, piece.length)
-        if not piece.name.endswith(BYTES_MARK):  # ranks may pickle equal values differently
+        if not piece.name.endswith(BYTES_MARK):  # no pickle: ranks may pickle equal values differently
             crcs.append((piece, crc))
     tensors = 0
     for piece, crc in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
