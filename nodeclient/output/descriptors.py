@@ -92,7 +92,7 @@ class Writer:
     """Writes to a file, a device, a pipe or a terminal without blocking; it owns the descriptor."""
 
     def __init__(self, fd: int, *, is_pipe: bool = False, may_block: bool = False) -> None:
-        """Take `fd`. If writing to it `may_block`, each write is small and waits for room."""
+        """Take `fd`. If writing to it `may_block`, each write is small, and is tried only when there is room."""
         self._fd = fd
         self._is_pipe = is_pipe
         self._may_block = may_block

@@ -100,7 +100,8 @@ class LogFile:
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
             return end
-        # The file is full. A line that is longer than any line may be is cut.
+        # The file is full. Within a line it is rotated only if it has `LINE_BYTES_MAX` bytes too many (`room` below 0):
+        # then the line is longer than any may be, and is cut.
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
             has_rotated = self._size == 0

@@ -60,7 +60,7 @@ class InterruptFilter(Sink):
 
     @property
     def needs_flush(self) -> bool:
-        """Whether the traceback of another error is buffered."""
+        """Whether the sink needs a flush, or a traceback is buffered that is not known to be of KeyboardInterrupt."""
         return self._sink.needs_flush or bool(self._chain and not self._exception_line.startswith(_INTERRUPT))
 
     def write(self, chunk: bytes) -> None:
@@ -83,7 +83,7 @@ class InterruptFilter(Sink):
             self._release()
 
     def flush(self) -> None:
-        """Show the traceback of another error, because nothing more has come for a while."""
+        """Show a traceback that is not known to be of KeyboardInterrupt: nothing more has come for a while."""
         if self._chain and not self._exception_line.startswith(_INTERRUPT):
             self._release()
         self._sink.flush()
@@ -112,8 +112,8 @@ class InterruptFilter(Sink):
         """Handle a whole line while looking for tracebacks."""
         text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
         begins = bool(_FIRST.match(text))
-        # After its last line, a traceback goes on only with a link. The one behind the link belongs to the chain, since
-        # the link has cleared `_exception_line`.
+        # After its last line, a traceback goes on only with a link. A link clears `_exception_line` below, so the
+        # traceback behind it belongs to the same chain.
         if self._chain and self._exception_line and text and not _LINK.match(text):
             self._end_chain()
         if not (self._chain or begins):

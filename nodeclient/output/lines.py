@@ -125,7 +125,7 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
-    """Split complete pieces into the first one, without its end, and the others: it may be the rest of a shown line."""
+    """Split off the first of complete pieces, without its end: it may be the rest of a line whose start is shown."""
     end = _END.search(pieces)
     return (pieces[: end.start()], pieces[end.end() :]) if end else (pieces, b"")
 

@@ -153,10 +153,10 @@ class LogCatalogue:
         _write(self._lock, replace(logged, failed=True))
 
     def write(self, logged: LoggedRound, *, create: bool) -> None:
-        """Replace the note of a round; with `create`, make one that is missing, too. Raises `OSError`.
+        """Replace the note of a round. Raises `OSError`.
 
-        At the end of a round the note may be missing since `begin` has failed. If the round is judged as failed after
-        that, its files may have been deleted, and then it gets no note.
+        With `create`, at the end of the round, a missing note is made: `begin` may have failed. Without it, a round is
+        judged as failed later, and gets no note if its files were deleted meanwhile.
         """
         with (
             suppress(FileNotFoundError),  # nothing was written in this round

@@ -1,6 +1,7 @@
 """The directories of a round's files: that of its log files, and a private one, for error files and sockets.
 
-Names of jobs and runs are those that users have given, and become names of directories: they must lead nowhere else.
+The name of a job comes from the user, and the id of a run from the coordinator. Both become names of directories, and
+must lead nowhere else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class PrivateFolder:
         network file systems take root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make the directory, also if a cleaner of /tmp has removed it or TMPDIR, or empty it. Raises `OSError`."""
+        """Empty the directory, or make it: it is new, or a cleaner of /tmp has removed it or its parent.
+
+        Raises `OSError`.
+        """
         try:
             self.path.mkdir(0o700, parents=True)
         except FileExistsError:

@@ -29,7 +29,7 @@ from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""How long to wait for the pump, which takes milliseconds. A failure is reported, and the job goes on, after that."""
+"""How long the report of a failure, and so the job, waits for the pump at most. The pump takes milliseconds."""
 
 
 class WorkerStreams(Struct, frozen=True):
@@ -153,7 +153,7 @@ class Output:
         return tail.data
 
     def expect_interrupts(self) -> None:
-        """Hide the tracebacks of workers that SIGINT ends, which is about to be passed to them."""
+        """Hide the tracebacks of workers that SIGINT ends, before it is passed on to them."""
         if self._round is not None:
             self._round.interrupts.set()
 

@@ -41,7 +41,7 @@ class Rotation(Struct, frozen=True):
 
 
 class OutputSettings(Struct, frozen=True):
-    """The destinations of output: the terminal except for `redirects`, and with a directory all of it in files."""
+    """The destinations of streams: the terminal, except for `redirects`; with a `log_dir`, also files, for all."""
 
     log_dir: Path | None = None
     """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""

@@ -224,7 +224,7 @@ class Pump:
 
     def _timeout_ms(self) -> float | None:
         soonest = min((stream.flush_at for stream in self._unfinished if not stream.is_blocked), default=None)
-        return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
+        return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic()))
 
     def _finish(self) -> None:
         """Write all remaining output, and drop an output that takes nothing for `FLUSH_WITHIN_S`."""

@@ -1,8 +1,8 @@
 """Writes to one of this process's own two outputs without mixing lines of workers, log lines and the live line.
 
 The live line is the last one of a terminal, and shows the last state of a progress bar, or why the node waits. Whatever
-is written next erases it. All methods but the properties are for the pump's thread. Callers check `is_full` before they
-queue more bytes.
+is written next erases it. All methods but the properties and `size_in_cells` are for the pump's thread. Callers check
+`is_full` before they queue more bytes.
 """
 
 from __future__ import annotations
