@@ -53,7 +53,8 @@ HEADER_BYTES = 4096
 
 GENERATIONS = 3
 """The number of places for the big state: a protected step, the newest step, and one to write. While two steps are
-protected and a third one is the newest, nothing is saved: a fourth place would cost as much memory as a whole state."""
+protected and a third one is the newest, most saves find no place, see `oldest_generation`. A fourth place would cost as
+much memory as a whole state."""
 
 SMALL_PLACES = 6
 """The number of places for the small state: two protected steps, the last two steps that are done, and two states
@@ -80,7 +81,8 @@ WITH_SMALL = 2
 """The flag of a generation behind whose big state the small state of its step follows."""
 
 CHOSEN = 4
-"""The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
+"""The flag of a generation that a `KeptWriter` has written: the script has chosen what is in it. Ranks with the same
+shard may differ there, as in a model's buffers."""
 
 MAPPED_BYTES = 8 << 20
 """The bytes that are mapped in one call, which takes a millisecond or two. Meanwhile other threads that map or unmap
@@ -97,7 +99,7 @@ _MADV_POPULATE_WRITE = 23
 """The value in Linux, which Python has no name for (madvise(2))."""
 
 _LIBC = ctypes.CDLL(None)
-"""The C library: its calls by ctypes do not hold the interpreter's lock, as `mmap.madvise` does."""
+"""The C library: calls by ctypes release the interpreter's lock, whereas `mmap.madvise` holds it."""
 
 _CHECK = 9
 """The index of the control word `check`."""
@@ -124,21 +126,25 @@ _CRC_BITS = 32
 def fence() -> None:
     """Have other processes see this thread's earlier memory accesses before its later ones.
 
-    Python has no fence of its own, so this is made of a lock. No access before a release is seen after it, no access
-    after an acquisition is seen before it, and an acquisition is not seen before a release that precedes it. Processors
-    keep this order of the instructions that a lock consists of. On x86 a locked instruction is a whole fence. On
-    aarch64 a load-acquire stays behind a store-release (`barrier-ordered-before` in the Arm memory model). POSIX
-    demands it of sem_post and sem_trywait, which CPython calls. The lock is a new one, so no call waits, even in a
-    forked child.
+    Python has no fence of its own, so this is a release of a lock and an acquisition after it. Other processes see:
+
+    * no access before the release later than the release,
+    * no access after the acquisition earlier than the acquisition,
+    * the release before the acquisition.
+
+    Processors keep this order of the instructions that a lock consists of. On x86 a locked instruction is a whole
+    fence. On aarch64 a load-acquire stays behind a store-release (`barrier-ordered-before` in the Arm memory model).
+    POSIX demands this order of sem_post and sem_trywait, which CPython calls. The lock is a new one, so no call waits,
+    even in a forked child.
     """
     lock = Lock()
-    lock.acquire()
+    lock.acquire()  # only to be released
     lock.release()
     lock.acquire()
 
 
 def map_pages(memory: memoryview) -> None:
-    """Have the kernel map the pages of shared memory, which begins with a page and is writable.
+    """Have the kernel map the pages of shared memory, which has to be writable and to begin at the start of a page.
 
     Otherwise the first write causes a fault at each page, and takes ten times as long as the copy. Linux before 5.14
     has no such call, and nothing is done.
@@ -180,7 +186,7 @@ class ArenaSizes:
         return HEADER_BYTES + self.generation + self.small
 
     def has_room_for(self, other: ArenaSizes) -> bool:
-        """Whether an arena of these sizes has room for all that one of the other sizes has."""
+        """Whether places of these sizes are at least as large as those of `other`."""
         return self.generation >= other.generation and self.small >= other.small
 
 
@@ -347,13 +353,13 @@ class Arena:
                 if new:
                     round_, step = new.pop()
                     self._words[at], self._words[at + 1] = round_, step
-                    self._words[at + 2] = _SALT ^ round_ ^ step << 1
+                    self._words[at + 2] = _protection_check(round_, step)
         fence()
 
     def _protected_at(self, at: int) -> tuple[int, int] | None:
         """Return the round and step of the protection at a word; None if its words do not belong together."""
         round_, step, check = self._words[at : at + 3]
-        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
+        return (round_, step) if check == _protection_check(round_, step) else None
 
     def touch(self, generations: int = GENERATIONS) -> None:
         """Map the pages of the first generations, as `map_pages` does. This blocks, so call it in a thread."""
@@ -441,9 +447,16 @@ def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]
     pending_first = sorted(commits, key=lambda commit: (not commit.pending, commit.serial))
     wanted = (commit for commit in pending_first if (commit.round, commit.step) in protected)
     # Of several commits of a rank's step, the dict keeps the last one: the state at the end of the step if it is there.
+    # The step that a round resumes from keeps the number of the round that did it, and may be there for two ranks: the
+    # one that this worker had in that round, and the present one.
     needed.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
     free = [(commit.serial, number) for number, commit in enumerate(commits) if commit.serial not in needed]
     return places[min(free)[1]] if free else None
+
+
+def _protection_check(round_: int, step: int) -> int:
+    """Return the check of a protected step. The step is shifted, so that an equal round does not cancel it."""
+    return _SALT ^ round_ ^ (step << 1)
 
 
 def _commit_bits(commit: Commit) -> int:

@@ -1,8 +1,8 @@
 """The messages between a worker and its nodeclient about kept state; standard library only.
 
 Kept state is training state that outlives the worker, in memory that nodeclient owns: an *arena*, see `arena`. At the
-beginning of a round, these messages hand over the arenas with the state to resume from, and the worker's own arena. In
-between a worker saves steps without being asked. If the round breaks, nodeclient sends `SaveNow`. If it ends on
+beginning of a round, these messages hand over the arenas with the state to resume from, and the worker's own arena.
+From then on a worker saves steps without being asked. If the round breaks, nodeclient sends `SaveNow`. If it ends on
 purpose, nodeclient first sends `HaltAt`, so that all workers save the same step; `planned_end` has the exchange.
 
 The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable `workerlib.contract.env.KEEP` names,
@@ -45,6 +45,7 @@ class Hello:
     """The first message of a worker, which identifies it."""
 
     local_rank: int
+    """The number of the worker on its node, also where LOCAL_RANK is 0 for all (`WorkerEnvironment.worker`)."""
     round: int
 
 
@@ -55,7 +56,7 @@ class Reserve:
     generation: int
     small: int
     shard: int
-    """The part of the big state that it keeps; see `arena.Commit`."""
+    """The number of the shard of the big state that it keeps; see `arena.Commit`."""
     shards: int
 
 
@@ -67,7 +68,7 @@ class Reserved:
     """How often a step is written to a disk, 0 for never. If it is, state that several ranks share is saved at
     intervals, too: else it is saved only when a round ends."""
     lent: bool = False
-    """The arena is that of a worker with the same shard that has ended: save the big state there, and no small one."""
+    """The arena is that of an ended worker with the same shard: save the big state there, and no small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class Pageable:
 
 @dataclass(frozen=True, slots=True)
 class Unstepped:
-    """The script trains on this rank and seems never to call `ctx.step`. Unless training is over, it still may."""
+    """The script trains on this rank and seems never to call `ctx.step`. While training goes on, it may still do so."""
 
     rank: int
 
@@ -273,8 +274,8 @@ Message = (
 )
 
 
-def is_renewed(message: Message) -> bool:
-    """Whether nodeclient can do without this message for a while: it asked for none, and a later one replaces it."""
+def may_be_left_out(message: Message) -> bool:
+    """Whether nodeclient can do without this message: it has not asked for it, and a later one will replace it."""
     return isinstance(message, Interval) or (isinstance(message, Saved | NotSaved) and not message.asked)
 
 

@@ -38,9 +38,9 @@ exclusive or of both. The time is in nanoseconds of CLOCK_MONOTONIC, which all p
 shows a reader whether the first two belong together, since other processes may see the stores in any order. A slot of
 zeros has not been written yet.
 
-The first two bytes of the fourth word are for the exit code of the worker's program. They count once the program is
-over, which the last word shows, and only if both are the same: otherwise the code is not known yet. Only warm workers
-write them.
+The first two bytes of the fourth word are for the exit code of the worker's program, which is written into both. The
+code is known once the last word shows that the program is over and both bytes are the same. Only warm workers write
+them.
 
 The next four words are the section that the worker is in, see `pack_section`. Then come three words of a digest of its
 state, see `pack_digest`. The next word is the time of the worker's first step, 0 before that. The one after that is 1
@@ -58,7 +58,7 @@ SECTION_NAME_BYTES = 16
 """The length of the name of a section: two words."""
 
 SECTION_S_MAX = 86_400
-"""The longest limit of a section, as in the protocol: a day."""
+"""The longest limit of a section: a day, as in the coordinator's protocol."""
 
 _LIMIT_BITS = 24
 """The lower bits of a section's first word, for its limit in seconds. The others have its beginning in milliseconds."""
@@ -69,7 +69,7 @@ _DIGEST_BITS = 32
 DIGEST_WORDS = 3
 
 STEP_MAX = 2**53 - 1
-"""The highest step that can be reported, as in the protocol: up to here floats and numbers of JSON are exact."""
+"""The highest step that can be reported, also to the coordinator: up to here floats and numbers of JSON are exact."""
 
 STEPS_TO_COME = 2**64 - 1
 """The step in the slot of a worker that will report its steps, and has done none yet."""
@@ -79,7 +79,8 @@ ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 it aborts the process group, and with 1 and 3 it ends the process (ProcessGroupNCCL.hpp of torch 2.13)."""
 
 DEFAULTS = {ERROR_HANDLING: "1"}
-"""Defaults for workers: a worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.
+"""Defaults for workers: a worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`, with nodeclient's
+`os.environ`.
 
 The value is torchrun's: a collective that failed or timed out ends its process instead of hanging."""
 
@@ -180,11 +181,11 @@ class WorkerEnvironment:
     run: str = field(metadata=_from("COORDINATORD_RUN", "TORCHELASTIC_RUN_ID"))
     """One execution of the job, from join to outcome."""
     round: int = field(metadata=_from("COORDINATORD_ROUND", "TORCHELASTIC_RESTART_COUNT"))
-    """One formation of the worker group; only goes up."""
+    """The number of this formation of the worker group; within a run it only goes up."""
     node: str = field(metadata=_from("COORDINATORD_NODE", "GROUP_RANK"))
     """The node id; the same in all rounds."""
     worker: int = field(metadata=_from("COORDINATORD_WORKER", "LOCAL_RANK"))
-    """The number of this worker on its node, by which nodeclient knows it; no two workers have the same."""
+    """The number of this worker on its node, by which nodeclient knows it; no two workers of a node have the same."""
     reason: str = field(metadata=_from(_REASON))
     """Why this round was formed, in words; empty if torchrun formed it."""
 

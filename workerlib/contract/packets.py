@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 PACKET_BYTES = 65_536
 """The most bytes of a packet, below what a Unix socket takes by default (wmem_default of Linux, 212,992)."""
 
-WORDS_MAX = 500
-"""The most characters of a text for people."""
+TEXT_MAX = 500
+"""The most characters of a text, or of a line in a tuple; longer ones are cut."""
 
 NUMBER_MAX = 2**63 - 1
 """The highest number in a message: it fits a signed word of 64 bits."""
@@ -28,7 +28,7 @@ Message = TypeVar("Message")
 
 
 class ChannelError(ValueError):
-    """A packet is malformed; the text says how."""
+    """No valid message can be received; the text says why."""
 
 
 class ClosedError(ChannelError):
@@ -49,7 +49,7 @@ class PacketCodec(Generic[Message]):
     def encode(self, message: Message) -> bytes:
         """Return a packet. Texts are cut as `decode` cuts them; texts in tuples have to fit, see `last_that_fit`."""
         values = asdict(message)  # type: ignore[call-overload]  # a dataclass
-        cut = {name: value[:WORDS_MAX] if isinstance(value, str) else value for name, value in values.items()}
+        cut = {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in values.items()}
         return json.dumps({type(message).__name__: cut}, separators=(",", ":")).encode()
 
     def decode(self, packet: bytes) -> Message:
@@ -85,9 +85,9 @@ class PacketCodec(Generic[Message]):
             case "float" if type(value) in (int, float) and 0 <= value < NUMBER_MAX:  # type: ignore[operator]  # a number
                 return float(value)  # type: ignore[arg-type]  # as above
             case "str" if isinstance(value, str):
-                return value[:WORDS_MAX]
+                return value[:TEXT_MAX]
             case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(text, str) for text in value):
-                return tuple(line[:WORDS_MAX] for line in value[:LINES_MAX])
+                return tuple(line[:TEXT_MAX] for line in value[:LINES_MAX])
             case "dict[str, str | None]" if isinstance(value, dict) and _are_texts(value.values()):
                 return value
             case str() if self._nested is not None and kind == f"tuple[{self._nested.__name__}, ...]":
@@ -101,10 +101,10 @@ def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:
     fit: list[str] = []
     left = PACKET_BYTES // 2
     for line in reversed(lines[-LINES_MAX:]):
-        left -= len(json.dumps(line[:WORDS_MAX])) + 1
+        left -= len(json.dumps(line[:TEXT_MAX])) + 1
         if left < 0:
             break
-        fit.append(line[:WORDS_MAX])
+        fit.append(line[:TEXT_MAX])
     return tuple(reversed(fit))
 
 

@@ -3,16 +3,21 @@
 torch keeps a flight recorder for each backend, with an entry for each collective. Its functions are not public, so any
 of them may have changed in another release: every failed call then counts as "not known".
 
-`collectives` answers where the worker is now, by a list of dicts. If the worker gets on, each group has one with the
-`state` `moves`. Otherwise each pending operation of a group has one with `waits`, such as an exchange with one peer. A
-group without pending operations has one with `done`, for its last collective. `number` counts the collectives of the
-group, and is 0 if there was none. `arrivals` answers when the worker came to its last collectives.
+`collectives` answers where the worker is now, by a list of dicts. Each has a `number`, which counts the collectives of
+its group, and is 0 if there was none, and one of these values of `state`:
 
-A recorder has counters of each group, which only show whether the worker gets on, and entries. A batch of operations
+* `moves`: the worker gets on. Each group has one dict.
+* `waits`: an operation of the group is pending. Each has a dict: a collective, or an exchange with one peer.
+* `done`: no collective of the group is pending. The dict is for its last one.
+
+`arrivals` answers when the worker came to its last collectives.
+
+A recorder has entries, and counters of each group, which only show whether the worker gets on. A batch of operations
 has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
 
-nodeclient evaluates entries from files by the same functions. The hook of `--preload` loads this file by its path, so
-it uses only the standard library, from Python 3.10 on, and no other module of this package.
+With these functions, nodeclient also evaluates the files of entries that torch writes after a timeout. The hook of
+`--preload` loads this file by its path, so it uses only the standard library, from Python 3.10 on, and no other module
+of this package.
 """
 
 from __future__ import annotations
@@ -39,9 +44,9 @@ _PEER = re.compile(r"([\w-]+:(?:send|recv)) \d+(->|<-)(\d+)")
 GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
-ENTRIES_MAX = 64
-"""How many entries of a recorder are read at least, from the last one back. Reading goes on while, in any group, the
-earliest entry that was read is pending: the worker waits in the first pending entry, which may be earlier still."""
+ENTRIES_MIN = 64
+"""The least number of entries of a recorder that are read, from the last one back. Reading goes on while, in any group,
+the earliest entry that was read is pending: the worker waits in the first pending entry, which may be earlier still."""
 
 PENDING_MAX = 512
 """The most entries that are read in all: to parse them takes a hundredth of a second."""
@@ -157,8 +162,8 @@ def in_order(
 ) -> list[dict[str, Any]]:
     """Sort collectives: first those in which the worker waits, the oldest first; then those done, the newest first.
 
-    At the end come the groups of the worker for which `entries` has no collective: other workers may wait for it there.
-    If `found` is empty, the recorder may be off, and these groups are left out.
+    At the end come the groups of the worker for which `entries` has no collective: other workers may wait for this one
+    there. If `found` is empty, the recorder may be off, and these groups are left out.
     """
     waiting = [each for each in found if each["state"] == "waits"]
     others = [each for each in found if each["state"] != "waits"]
@@ -208,12 +213,12 @@ def _dump_without_lock(c10d: Any) -> str:
 
 
 def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
-    """Return the last entries of a recorder, the oldest first; see `ENTRIES_MAX` for how many."""
+    """Return the last entries of a recorder, the oldest first; see `ENTRIES_MIN` for how many."""
     found: list[dict[str, Any]] = []
     pending: set[tuple[str, bool]] = set()
-    """The groups whose earliest entry so far is pending, apart for collectives and exchanges."""
+    """The groups whose earliest entry so far is pending. Collectives and exchanges (`is_p2p`) are told apart."""
     for entry in islice(_newest_first(text, recorder), PENDING_MAX):
-        if len(found) >= ENTRIES_MAX and not pending:
+        if len(found) >= ENTRIES_MIN and not pending:
             break
         found.append(entry)
         (pending.discard if _is_done(entry) else pending.add)((entry["process_group"][0], entry["is_p2p"]))
@@ -242,9 +247,9 @@ def by_group(
     # The last entry of a batch is called `coalesced`. When the batch is done, torch marks only that entry.
     done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
-    """The first pending entry by group and operation."""
+    """The first pending entry, by group and operation."""
     last: dict[str, dict[str, Any]] = {}
-    """The last collective that is done by group."""
+    """The last collective that is done, by group."""
     for entry in entries:
         name = entry["process_group"][0]
         if not _is_done(entry) and _batch(entry) not in done:

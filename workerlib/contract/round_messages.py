@@ -27,6 +27,7 @@ class Reusable:
     """The first message of a worker, which identifies it: it can go into another round as the same process."""
 
     local_rank: int
+    """The number of the worker on its node, as in `channel_messages.Hello`."""
     round: int
 
 
@@ -34,8 +35,8 @@ class Reusable:
 class AskToLeave:
     """The round is over: leave it, and wait for the next one.
 
-    If state is kept, it comes after all workers of the node have answered `channel_messages.SaveNow`, or when the time
-    for that is over.
+    If state is kept, nodeclient sends this after all workers of the node have answered `channel_messages.SaveNow`, or
+    when the time for that is over.
     """
 
     round: int

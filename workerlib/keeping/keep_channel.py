@@ -6,7 +6,7 @@ import os
 import select
 
 from workerlib.agent_channel import AgentChannel
-from workerlib.contract.channel_messages import CODEC, Hello, Interval, Message, is_renewed
+from workerlib.contract.channel_messages import CODEC, Hello, Interval, Message, may_be_left_out
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping.kept_errors import KeptStateError
 
@@ -21,13 +21,13 @@ class KeepChannel(AgentChannel[Message]):
         """The last interval that was left out; None once it is sent."""
 
     def report(self, message: Message) -> None:
-        """Send a message, as `AgentChannel.report` does; leave out one that `is_renewed` while many are unread.
+        """Send a message, as `AgentChannel.report` does; leave out what `may_be_left_out` while many are unread.
 
-        Workers send these for as long as they train. If nodeclient stood still for a while, they would fill the
+        Workers send such messages for as long as they train. If nodeclient stood still for a while, they would fill the
         channel, and the next message would end it. An interval is not reported again unless it changes, so the last one
         that was left out is sent before the next of these messages.
         """
-        if not is_renewed(message):
+        if not may_be_left_out(message):
             super().report(message)
         elif self._has_much_room():
             left_out, self._left_out = self._left_out, None

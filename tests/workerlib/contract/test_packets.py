@@ -25,7 +25,7 @@ from workerlib.contract.channel_messages import (
     SaveNow,
     at_own_step,
 )
-from workerlib.contract.packets import LINES_MAX, PACKET_BYTES, WORDS_MAX, ChannelError, PacketCodec, last_that_fit
+from workerlib.contract.packets import LINES_MAX, PACKET_BYTES, TEXT_MAX, ChannelError, PacketCodec, last_that_fit
 from workerlib.contract.round_messages import (
     ROUND_CODEC,
     Aborted,
@@ -120,13 +120,13 @@ def test_a_text_and_a_traceback_have_a_limit() -> None:
     packet = json.dumps({"Failed": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
     failed = ROUND_CODEC.decode(packet)
     assert isinstance(failed, Failed)
-    assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
+    assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (TEXT_MAX, LINES_MAX, TEXT_MAX)
 
 
 def test_a_reason_of_any_length_fits_into_a_packet() -> None:
     """An exception of the script may be the reason, with a whole tensor or configuration in its text."""
     packet = CODEC.encode(NotSaved("w" * 2 * PACKET_BYTES, asked=3))
-    assert CODEC.decode(packet) == NotSaved("w" * WORDS_MAX, asked=3)
+    assert CODEC.decode(packet) == NotSaved("w" * TEXT_MAX, asked=3)
     assert len(packet) < PACKET_BYTES
 
 
@@ -134,11 +134,11 @@ def test_a_reason_of_any_length_fits_into_a_packet() -> None:
 def test_the_end_of_a_traceback_fits_into_a_packet(letter: str) -> None:
     """A packet that does not fit is cut, and that ends the connection of a worker that could have stayed."""
     lines = [letter * 9_999] * 999 + ["RuntimeError: the last line"]
-    packet = ROUND_CODEC.encode(Failed(3, letter * WORDS_MAX, last_that_fit(lines)))
+    packet = ROUND_CODEC.encode(Failed(3, letter * TEXT_MAX, last_that_fit(lines)))
     assert len(packet) <= PACKET_BYTES
     failed = ROUND_CODEC.decode(packet)
     assert isinstance(failed, Failed)
-    assert failed.lines[-2:] == (letter * WORDS_MAX, "RuntimeError: the last line")
+    assert failed.lines[-2:] == (letter * TEXT_MAX, "RuntimeError: the last line")
 
 
 def test_of_a_short_traceback_all_lines_fit() -> None:
