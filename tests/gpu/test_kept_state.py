@@ -23,13 +23,13 @@ of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
 order = DeviceQueue(of.device)
 gate = Gate(order, has_peers=False)
 gate.record_end()
-assert gate.has_ended(60), "the end of the step is not seen"
+assert gate.await_end(60), "the end of the step is not seen"
 torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
 order.copy([to], [of], [0])
 assert to.tolist() == list(range(1_000)), "something else was copied"
 assert not torch.cuda.current_stream().query(), "the copy waited for what training does"
 gate.record_end()
-assert not gate.has_ended(0.05), "a step that is on is said to have ended"
+assert not gate.await_end(0.05), "a step that is on is said to have ended"
 """
 
 SPOILT = """
@@ -43,7 +43,7 @@ few[torch.tensor([5], device="cuda")]  # a place that is not there: each later c
 try:
     gate = Gate(order, has_peers=False)
     gate.record_end()
-    gate.has_ended(60)
+    gate.await_end(60)
 except RuntimeError:
     raise SystemExit(0)
 raise SystemExit("the context is said to be in order")

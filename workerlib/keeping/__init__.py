@@ -1,15 +1,15 @@
 """Kept state: the objects of `ctx.keep` outlive the workers, in memory of their node.
 
-*Big* state is parameters and what the optimizer keeps of them. Mostly all ranks have the same, so it is saved now and
-then, by some of them. *Small* state is each rank's own, such as buffers and random state, and is saved at each step.
-nodeclient owns the memory: an *arena* for each local rank, with *places* for three big states and six small ones.
+*Big* state is parameters and what the optimizer keeps of them. In most jobs all ranks have the same, so it is saved now
+and then, by some of them. *Small* state is each rank's own, such as buffers and random state, and is saved at each
+step. nodeclient owns the memory: an *arena* for each local rank, with *places* for three big states and six small ones.
 
 Saving: `keeper` decides when state is saved and by which thread, and `state_lock` gives the state to one thread at a
 time. `process_hooks` calls the keeper. `step_numbers` finds out to which step the state belongs, and `step_saver` saves
 it: `generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how
-often. `gate` makes optimizers wait for the collectives of a GPU, and has its copies made. `page_locking` makes these
-fast. `arena_request` requests memory, and `keep_channel` is the connection. `unkept_state` finds state that is not
-kept.
+often. `gate` makes optimizers wait for the collectives of a GPU, and copies state from there. `page_locking` makes
+these copies fast. `arena_request` requests memory, and `keep_channel` is the connection. `unkept_state` finds state
+that is not kept.
 
 Objects: `adapter` has the base class of adapters. `kept_objects` adapts each kind of object, and `kept_containers`
 dicts and lists of tensors. `pieces` describes tensors and their shards, `tensor_digest` computes their digest, and
@@ -25,9 +25,9 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   process ends or leaves its round. When the round breaks, this thread copies the state, if training is between two
   steps. Without a GPU, a timer thread maps the pages of new memory once.
 * It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets a larger one.
-* It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. It registers a
-  forward hook on each module, unless no other rank has the same state, and a function with atexit, to save at the end
-  of Python. They are removed when training ends.
+* It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. If other ranks may
+  have the same state, it registers a forward hook on each module. It registers a function with atexit, to save at the
+  end of Python. All of these are removed when training ends.
 * With a GPU, the first step of an optimizer in each step of training waits until the GPU has passed all collectives.
   Copies have a stream of their own. When memory comes, some threads have CUDA's driver lock its pages, and a function
   with atexit waits for them.

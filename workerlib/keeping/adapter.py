@@ -21,9 +21,9 @@ BufferPlace = tuple[str, MutableMapping[str, Any], str]
 class Adapter:
     """Reads and restores the state of one object. An object without tensors needs only `values` and `load_values`.
 
-    A restore calls `make_missing`, fills `targets`, and calls `load_values`, with the same values. Then `values` is
-    called at the end of each step, and within it too unless the values change late; `discard_step` is called when this
-    process leaves the round for the next one.
+    A restore calls `make_missing` with the saved values, fills `targets`, and calls `load_values` with these values.
+    Then `values` is called at the end of each step, and within it too unless the values change late; `discard_step` is
+    called when this process leaves the round for the next one.
     """
 
     changes_late = True

@@ -24,7 +24,8 @@ CHECK_S = 0.05
 """How often a worker that waits for its end checks whether a signal was recorded."""
 
 _planned_end: PlannedEnd | None = None
-"""The connection to nodeclient; None if it offers none, and before the first call of a function below."""
+"""This worker's side of a planned end, with its connection to nodeclient; None if nodeclient offers none, and before
+the first call of a function below."""
 
 _used_by = ""
 """Who keeps state over this connection, for messages: `ctx.keep`, or the reader and writer; empty if nobody does."""
@@ -69,7 +70,7 @@ def checkpointed(step: int) -> None:
     reported. Under another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises
     `ValueError` for a number that is not a step.
     """
-    responder.begin()  # nodeclient asks where this worker waits
+    responder.begin()  # so that nodeclient can ask where this worker waits
     whole = progress.whole_step(step)
     if _by_collective is None:
         _connect_if_offered()
@@ -102,7 +103,7 @@ def end() -> None:
 
 
 def begin_round() -> None:
-    """Forget the connection and the ranks of the earlier round, as a new process would."""
+    """Forget the connection of the earlier round, and how its ranks agree: this process begins like a new one."""
     global _planned_end, _used_by, _by_collective, _early_calls
     _planned_end, _used_by, _by_collective, _early_calls = None, "", None, 0
 

@@ -8,7 +8,8 @@ collective lets those of its neighbours end as well (`postPeer` in NCCL's prims_
 * If collectives are queued after that, `ctx.step` waits in the same way (`Gate.record_end`). So the work that is still
   queued after `ctx.step` is local, and does not depend on the process groups.
 * The state is saved before anything is aborted. So if a group has failed, this worker waits, and raises no error: a
-  handler of the script might destroy the group. nodeclient ends the wait: it has the state saved, then the gate shut.
+  handler of the script might destroy the group. The wait ends when nodeclient requests a save because the round has
+  broken: that shuts the gate (`Gate.shut`), and training stands still.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class DeviceQueue:
 
     @property
     def is_locking_pages(self) -> bool:
-        """Whether pages are being locked, and copies will soon be much faster; False after `READY_WITHIN_S`."""
+        """Whether pages are being locked, and copies will soon be much faster; see `PageLocks.is_at_work`."""
         return self._page_locks is not None and self._page_locks.is_at_work
 
     def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor], begins: Sequence[int]) -> None:
@@ -189,8 +190,9 @@ class Gate:
     def open(self) -> bool:
         """Wait until the device has done all queued work; return False if the round has ended meanwhile.
 
-        Then nodeclient has shut the gate, or a process group failed long ago and `failed` names it. The training thread
-        calls this before the first change of a step. Raises `RuntimeError` as `DeviceQueue.mark` says.
+        False means that the gate was shut, or that `FAILURE_CHECKS` checks in a row have found a failed process group,
+        which `failed` names. The training thread calls this before the first change of a step. Raises `RuntimeError` as
+        `DeviceQueue.mark` says.
         """
         self._begun_at_opening = None
         if not self._has_peers:
@@ -215,7 +217,7 @@ class Gate:
         self._step_is_done = is_done
         return True
 
-    def has_ended(self, within_s: float | None) -> bool:
+    def await_end(self, within_s: float | None) -> bool:
         """Wait until the device has done all work of the last step, for ever if `within_s` is None.
 
         Return whether it has. Raises `RuntimeError` as `open` does.

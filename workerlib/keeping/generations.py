@@ -34,11 +34,12 @@ SAMPLE = 4
 whatever trains changes nearly all of them, and each one costs time at each step."""
 
 HEAD = 4096
-"""How many elements of each of these tensors, its head, are compared where torch has counted no change of a tensor."""
+"""How many of its first elements are the *head* of a tensor. Where torch has counted no change, `has_trained` compares
+the heads of the sample."""
 
 
 _Version = tuple[weakref.ref[torch.Tensor], int, int]
-"""A tensor, how often it had been changed in place, and where its data was, which `.data = ...` puts elsewhere."""
+"""A tensor, how often it had been changed in place, and the address of its data, which `.data = ...` replaces."""
 
 
 class NotNowError(Exception):
@@ -75,11 +76,11 @@ class GenerationWriter:
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step, for `has_changed`."""
         self._frozen: Sequence[torch.Tensor] = []
-        """Some of the parameters that require no gradients, if others do: a script changes them itself, if at all, as
-        those of an encoder that follows another one by a moving average. All of them in the first step, and then some
-        of those that it has changed, if it has changed any."""
+        """Some of the parameters that require no gradients; none unless others require some. Only the script itself may
+        change them, as where one encoder follows another one by a moving average. All of them in the first step, and
+        then some of those that it has changed, if it has changed any."""
         self._unhooked: list[_Version] = []
-        """What the script changes itself, at the end of the last step, for `has_changed`."""
+        """The versions of what the script changes itself, at the end of the last step, for `has_changed`."""
         self._first_versions: list[int] = []
         """The `_versions` before the first step of the round, for `is_trained`."""
         self._learning: list[_Version] = []
@@ -107,7 +108,7 @@ class GenerationWriter:
         return [pair for kept in self._objects.values() for pair in kept.big_tensors()]
 
     def replicas(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the big tensors that training changes alike on all ranks, if they were alike. Raises as `tensors`."""
+        """Return the big tensors that stay alike on all ranks if they were alike before. Raises as `tensors`."""
         return [pair for kept in self._objects.values() if not kept.differs_by_rank for pair in kept.big_tensors()]
 
     @property
@@ -137,7 +138,7 @@ class GenerationWriter:
         return lambda: time.monotonic() - began_at
 
     def record_step(self) -> bool:
-        """Record that the present state is that of a whole step; return False if that does not count, see `gate`."""
+        """Record the present state as that of a whole step; return False if the step does not count, see `gate`."""
         if self.gate is not None and not self.gate.record_end():
             return False
         if not self._sample:
@@ -154,11 +155,11 @@ class GenerationWriter:
             self._frozen = _some_of(moved or self._frozen)
         self._versions = [*map(change_count, self._sample)]
         self._first_versions = self._first_versions or self._versions
-        self.record_containers()
+        self.record_unhooked()
         return True
 
-    def record_containers(self) -> None:
-        """Record that what the script changes itself belongs, as it is now, to the last step. Raises as `tensors`.
+    def record_unhooked(self) -> None:
+        """Count what the script has changed itself up to now as part of the last step. Raises as `tensors`.
 
         When training is over, `StepSaver.accept_last_changes` calls it once more.
         """
@@ -172,7 +173,7 @@ class GenerationWriter:
     def is_trained(self) -> bool:
         """Whether a step has changed the state in this round, by torch's counts of changes of a sample of its tensors.
 
-        Also true if there are no tensors to train.
+        Also true if there are no big tensors.
         """
         return not self._sample or self._versions != self._first_versions
 
@@ -238,7 +239,7 @@ class GenerationWriter:
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")
-        if self.gate is not None and not self.gate.has_ended(gpu_within_s):
+        if self.gate is not None and not self.gate.await_end(gpu_within_s):
             raise NotNowError(f"the GPU did not come to the end of the step within {gpu_within_s:g} s")
         tensors = self.tensors()
         layout = lay_out(_pieces_of(tensors))

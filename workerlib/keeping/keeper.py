@@ -1,8 +1,9 @@
 """Keeps the state of each step of one round: decides when state is saved, and by which thread.
 
 A round breaks when a worker or a node dies, and the other workers then hang in a collective of the next step. Their
-state is still that of the last one. So a thread beside training saves it, the one that reads from nodeclient. The
-training thread itself saves at an interval, after the last step of a planned end, and when an exception ends training.
+state is still that of the last whole step. So a thread beside training saves it, the one that reads from nodeclient.
+The training thread itself saves at an interval, after the last step of a planned end, and when an exception ends
+training.
 
 Two things decide what a thread may do with the state: its stage (`step_numbers.StateStage`), since only the state of a
 whole step is saved, and the owner of its lock (`state_lock.LockOwner`). With a GPU, its gate (`gate`) also has
@@ -11,7 +12,8 @@ the round is saved: training does no further step in this round.
 
 In each step the training thread comes to `_after_forward`, to `_before_optimizer`, which acquires the lock, and to
 `step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. If a
-rank saves no small states (`SaveRole.saves_small`), only its training thread saves, and needs the lock only in `step`.
+rank saves no small states (`SaveRole.saves_small`), only its training thread saves until training is over, and needs
+the lock only in `step`. The other thread then leaves a request to it, or answers `NotSaved` (`_save_for`).
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -121,7 +123,7 @@ class StepKeeper:
             # All of this is there before the other thread begins to read, which may be asked to save at once.
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
             self._hooks.before_optimizers(self._before_optimizer)
-            if not saver.has_unique_state:  # after its forward, others may complete a step without this rank
+            if not saver.has_unique_state:  # else no other rank completes a step without this one
                 self._hooks.after_forward(modules, self._after_forward)
             self.planned_end.listen(self._on_message)
             if point.step >= 0 or not saver.has_unique_state:  # otherwise nothing is saved before the first step
@@ -175,7 +177,7 @@ class StepKeeper:
         if halt is not None and not self._lock.is_final:
             self._acquire_for_training()
             self._save_last_step(halt)
-            if self.is_reused:  # it does nothing between rounds; another script goes on, and blocks at its next step
+            if self.is_reused:  # otherwise the script may go on to its end, and blocks if it begins another step
                 self._stand_still()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -426,7 +428,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         adapters, generations, small = _prepare(environment, objects)
     except KeptStateError as error:
         if error.__cause__ is None:  # with a cause, an object of the script has failed, perhaps only this time
-            declare_final(error)
+            declare_final(error)  # a restart would not help
         raise
     channel = connect_if_offered(environment)
     if channel is None:

@@ -19,7 +19,7 @@ class KeptContainer(Adapter):
     It is restored in place, since the script goes on to use the object that it has given to `ctx.keep`.
     """
 
-    changes_late = False  # it may change anywhere in a step: `small_state` finds out in which part
+    changes_late = False  # a script may change it anywhere in a step: `small_state` finds out where
 
     def __init__(self, name: str, content: Any) -> None:
         self._name = name
@@ -34,9 +34,10 @@ class KeptContainer(Adapter):
         yield from _tensors(self._root, "")
 
     def values(self) -> Any:
-        """Return the rest as JSON; None for a tensor."""
+        """Return all but the tensors as JSON; None for a tensor."""
         before, self._tensor_count = self._tensor_count, len(self.targets())
-        self.size_changes += self._tensor_count != before
+        if self._tensor_count != before:
+            self.size_changes += 1
         return None if self._is_tensor else to_plain(_without_tensors(self._root[self._name]), self._name)
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
@@ -62,7 +63,7 @@ class KeptContainer(Adapter):
             _merge(present, kept)
 
     def discard_step(self) -> None:
-        """Remove the tensors that were added to dicts since `keep`; the next `keep` makes those that its step has."""
+        """Remove the tensors added to dicts since `keep`; the next `keep` makes those of the step that it restores."""
         if not self._is_tensor:
             _drop_tensors(self._root[self._name], self._name, self._first)
 
@@ -113,8 +114,8 @@ def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
 def _without_tensors(value: Any) -> Any:
     """Return a dict or list without its tensors.
 
-    In a list, None takes the place of a tensor, so that the other items keep their numbers. In a dict it does so under
-    a key that is no text: a path has only texts, and `_put` finds the key itself here.
+    In a list, None takes the place of a tensor, so that the other items keep their numbers. In a dict it does so only
+    under a key that is no str: a path has that key as text, and `_put` finds the key itself by this entry.
     """
     if isinstance(value, dict):
         return {

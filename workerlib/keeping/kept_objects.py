@@ -146,7 +146,7 @@ class KeptModule(Adapter):
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Return the keys and parameters of a module, and the keys of the buffers of its state dict with None."""
+    """Return the keys and parameters of a module, and the keys of the buffers in its state dict, each with None."""
     contents: list[tuple[str, Any]] = []
     for each in module.modules():
         contents += each._parameters.items()  # noqa: SLF001 - no public method lists one module's own, with None
@@ -168,8 +168,11 @@ class KeptOptimizer(Adapter):
     """Adapts an optimizer: the tensors of its state are big state; learning rates and the like are values.
 
     Most state is a dict for each parameter, whose entries have a key and a tensor. Two kinds of entries are *value
-    entries*: those that are no tensor, such as a list of earlier gradients, and those whose tensor another entry has
-    too. The values then only name that tensor, so that it is saved once. Tensors within a list are saved by names too.
+    entries*, which are saved in the values:
+
+    * Those that are no tensor, such as a list of earlier gradients. Tensors within a list are big state all the same,
+      and the values name them.
+    * Those whose tensor another entry has too. The values only name that tensor, so that it is saved once.
     """
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, model: Mapping[str, torch.nn.Parameter]) -> None:
@@ -261,7 +264,7 @@ class KeptOptimizer(Adapter):
         state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new_state.items()}
         options = [set(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({"state": state | global_state, "param_groups": groups})
-        # torch fills in the options that its later releases have added.
+        # torch has filled in options that its later releases have added. Any other missing one shows another class.
         for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
@@ -371,8 +374,8 @@ class _GroupOptions:
         groups = self._optimizer.param_groups
         present = [each for group in groups for pair in group.items() for each in pair]
         is_same = self._are_immutable and _are_same(present, self._last_read)
-        # The same object as last time means that nothing has changed (`Adapter.values`). State is always written anew,
-        # also in the call after it has gone.
+        # The same object as last time means that nothing has changed (`Adapter.values`). State may have changed in any
+        # way, so there is a new object if there is state now, or was at the last call.
         if state or not is_same or self._values["state"]:
             options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
             self._last_read = present
@@ -380,13 +383,14 @@ class _GroupOptions:
             plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
             self._values = {"groups": plain, "state": state}
             if added := groups[len(self._first_keys) :]:
-                # No parameter of a model is called "", so `KeptOptimizer.make_missing` does not add its group.
+                # A parameter of no module gets the name "", which no module has for one of its own. So
+                # `KeptOptimizer.make_missing` adds no groups then, and the state is refused.
                 names = [[self.names.get(id(parameter), "") for parameter in group["params"]] for group in added]
                 self._values["added"] = names
         return self._values
 
     def discard_added(self) -> None:
-        """Remove the groups and options added since `keep`; the next `keep` adds those that its step has."""
+        """Remove the groups and options added since `keep`; the next `keep` adds those of the step that it restores."""
         groups = self._optimizer.param_groups
         del groups[len(self._first_keys) :]
         for group, keys in zip(groups, self._first_keys, strict=False):  # a script may have removed groups

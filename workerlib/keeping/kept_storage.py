@@ -90,15 +90,16 @@ class _StorageConnection:
         responder.begin()
         self.environment = WorkerEnvironment.from_environ(os.environ)
         self.point: restoring.RestorePoint | None = restoring.RestorePoint(0, -1, ())
-        """The state that the round resumes from. None from the first save on, so that its memory becomes free."""
+        """The state that the round resumes from, with step -1 if there is none. None from the first save on, so that
+        its memory becomes free."""
         self.arena: Arena | None = None
         self.skipped = 0
         """How many saves were left out since no place was free."""
         self._refusal = ""
         """Why no memory is requested any more; empty as long as a request may succeed."""
         self._answered = threading.Event()
-        """Set unless a request for memory has no answer yet: meanwhile, later saves neither wait nor request any. Once
-        memory was refused, it may stay cleared."""
+        """Cleared while a request for memory has no answer: saves then neither request memory nor wait for it. It may
+        stay cleared after a refusal."""
         self._answered.set()
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
@@ -187,17 +188,17 @@ def _open_connection() -> _StorageConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanPart:
+class PlanShard:
     """The shard that one rank has of a save; ranks whose plans have the same items have the same shard.
 
     A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
     each rank adds a digest to its plan, and the rank that gets all plans numbers the shards. torch may leave out plans
-    that have not changed. Then each rank counts as having a shard of its own. That is always correct, but no rank's
-    state then stands for that of another one whose host is lost.
+    that have not changed. Then each rank counts as having a shard of its own. That is always correct. If a host is lost
+    then, however, no rank of another host can replace its state.
     """
 
     save: int
-    """The number of the save, which distinguishes the answer from that to an earlier one."""
+    """The number of the save: the answer to an earlier save, which has another number, is not used."""
     digest: bytes
     """A hash of the names and pieces in the rank's own plan."""
     shard: int = 0
@@ -210,21 +211,21 @@ def _has_items(plan: SavePlan) -> bool:
     return getattr(plan, "usable", True)
 
 
-def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
+def own_shard(save: int, items: Iterable[WriteItem]) -> PlanShard:
     """Return the shard of a rank by the items of its own plan, without a number."""
     names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
-    return PlanPart(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
+    return PlanShard(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
 
 
-def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
+def number_shards(plans: list[SavePlan]) -> list[SavePlan]:
     """Return the plans of all ranks with the numbers of their shards; without numbers if any plan is left out."""
-    parts = [plan.storage_data for plan in plans if _has_items(plan) and isinstance(plan.storage_data, PlanPart)]
-    if len(parts) < len(plans):
+    found = [plan.storage_data for plan in plans if _has_items(plan) and isinstance(plan.storage_data, PlanShard)]
+    if len(found) < len(plans):
         return [replace(plan, storage_data=None) for plan in plans]
-    numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(part.digest for part in parts))}
+    numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(each.digest for each in found))}
     return [
-        replace(plan, storage_data=replace(part, shard=numbers[part.digest], shards=len(numbers)))
-        for plan, part in zip(plans, parts, strict=True)
+        replace(plan, storage_data=replace(each, shard=numbers[each.digest], shards=len(numbers)))
+        for plan, each in zip(plans, found, strict=True)
     ]
 
 
@@ -246,7 +247,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
 
     torch calls `prepare_local_plan` on each rank, `prepare_global_plan` on one rank, with the plans of all, and then
     `write_data` on each rank, with the global plan. By then, a shared item is in the plan of only one rank. So a rank
-    saves the items of its own plan, and takes only its `PlanPart` from the global one.
+    saves the items of its own plan, and takes only its `PlanShard` from the global one.
     """
 
     def __init__(self, step: int) -> None:
@@ -263,11 +264,11 @@ class KeptWriter(_WithoutNames, StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Record the plan of this rank, and add a description of its items."""
         self._own_plan, self._save = plan, next(_SAVES)
-        return replace(plan, storage_data=own_part(self._save, plan.items)) if _has_items(plan) else plan
+        return replace(plan, storage_data=own_shard(self._save, plan.items)) if _has_items(plan) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Return the plans of all ranks with the numbers of their shards."""
-        return number_parts(plans)
+        return number_shards(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Save all state of this rank. Raises `KeptStateError` for state that cannot be kept."""
@@ -287,7 +288,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         begin = small_offset(layout)
         length = begin + len(tail)
         rank, world_size = connection.environment.rank, connection.environment.world_size
-        shard, shards = self._part(plan, contents, rank, world_size)
+        shard, shards = self._shard_in(plan, contents, rank, world_size)
         if not connection.is_new_step(self._step, length):
             return
         if (arena := connection.reserve(length, shard, shards)) is None:
@@ -320,7 +321,8 @@ class KeptWriter(_WithoutNames, StorageWriter):
         """Return the items of this rank's own plan. Raises `KeptStateError`."""
         if _has_items(self._own_plan):
             return self._own_plan.items
-        # Its items are those of an earlier save, which may have had another writer. So they are made anew.
+        # torch has left out the items, as they are those of an earlier save. This writer may not have seen that save,
+        # so they are made anew.
         try:
             return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
         except AttributeError:
@@ -329,16 +331,16 @@ class KeptWriter(_WithoutNames, StorageWriter):
                 "give dcp.save a planner without enable_plan_caching"
             ) from None
 
-    def _part(
+    def _shard_in(
         self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
     ) -> tuple[int, int]:
         """Return the number of this rank's shard, and how many shards there are; each rank has its own if unknown."""
-        part = plan.storage_data
-        if not isinstance(part, PlanPart) or part.save != self._save or not part.shards:
+        found = plan.storage_data
+        if not isinstance(found, PlanShard) or found.save != self._save or not found.shards:
             return rank, world_size
-        if part.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
+        if found.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
             return rank, world_size  # a save without the process group: each rank was given only its own plan
-        return part.shard, part.shards
+        return found.shard, found.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Do nothing: each part describes itself."""

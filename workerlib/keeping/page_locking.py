@@ -88,7 +88,7 @@ class PageLocks:
         self._began_at = 0.0
 
     def lock(self, generations: Sequence[memoryview], report: Callable[[str], None]) -> None:
-        """Begin to lock the pages of this memory, instead of others; `report` is told why, if that fails."""
+        """Begin to lock the pages of this memory, once others are unlocked; `report` is told why, if that fails."""
         if self._has_ended:
             return
         if self._thread is None:
@@ -169,8 +169,8 @@ def in_pieces(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return targets and sources of the same copies, of which each lies within one piece.
 
-    `begins` are the offsets of the targets in the memory of a generation. Targets are contiguous. Sources may be
-    temporary ones, made in the current stream.
+    `begins` are the offsets of the targets in the memory of a generation. Targets are contiguous. A source that is not
+    may be copied for that, in the current stream: call this in the stream of the copies.
     """
     into: list[torch.Tensor] = []
     out_of: list[torch.Tensor] = []

@@ -41,7 +41,7 @@ class Standstill:
         self._halt: HaltAt | None = None
         """The order that limits training; None if there is none."""
         self._passed = -1
-        """The last step after which training went on, or will; -1 before the first one."""
+        """The last step for which `wait_after` has returned, or that of `start_from`; -1 if there is none."""
         self._stride = 1
         """The difference between the numbers of successive steps at which training may stand still."""
         self._halted_at: int | None = None
@@ -92,10 +92,11 @@ CLOSE_WITHIN_S = 3.0
 
 
 class PlannedEnd:
-    """Reads nodeclient's messages in a thread, and obeys its orders to stand still (`HaltAt`).
+    """This worker's side of a planned end: it obeys nodeclient's orders to stand still (`HaltAt`).
 
-    A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to the
-    object that keeps state: the keeper of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
+    It has a thread that reads all messages of its connection to nodeclient. A process has one such connection at a
+    time, and so one object of this class. Messages other than `HaltAt` go on to the object that keeps state: the keeper
+    of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
     """
 
     def __init__(self, channel: KeepChannel) -> None:

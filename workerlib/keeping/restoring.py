@@ -87,7 +87,7 @@ def request_state(channel: KeepChannel) -> RestorePoint:
             try:
                 if not isinstance(message, ResumeFrom) or len(files) != len(message.parts):
                     raise ChannelError(f"an answer was expected, and not {type(message).__name__}")
-                # These files cannot be written to, and torch wants writable memory: a private mapping is.
+                # torch wants writable memory, and these files cannot be written to: so they are mapped copy-on-write.
                 arenas = [Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))) for file in files]
                 parts += zip(message.parts, arenas, strict=True)
             finally:
@@ -175,7 +175,7 @@ def _read(
             saved.add(layout, data)
         if small is not None:
             done[part.rank] = read_small(small)
-    # A small place may have the same state as a generation, and takes precedence.
+    # A small place may have the same state as a generation: then it does not matter which one is used.
     for part, place, commit in point.smalls:
         if not commit.pending:
             done[part.rank] = read_small(place.data[: commit.length])
@@ -187,8 +187,8 @@ def _read(
 def _check_names(objects: Mapping[str, Adapter], values: Mapping[str, Any], own: SmallState | None) -> None:
     """Raise `UnfitStateError` unless the script passes the objects that were kept.
 
-    Otherwise some objects would be restored and others not, which mixes two steps. A rank may keep an object that other
-    ranks do not have, so only its `own` state shows that one is missing.
+    Otherwise some objects would be restored and others not, which mixes two steps. A rank may have kept an object that
+    other ranks do not have. So only its `own` state shows that the script has left one out.
     """
     for name, adapter in objects.items():
         # An object without values has only tensors, which `SavedTensors.fill` checks.
@@ -214,7 +214,7 @@ def _fitting(name: str) -> Iterator[None]:
 def _with_late_buffers(
     objects: Mapping[str, Adapter], own: SmallState, lowest: SmallState
 ) -> Mapping[str, torch.Tensor]:
-    """Return a rank's own buffers, but as late ones the lowest rank's where these fit this rank's modules."""
+    """Return a rank's own buffers, except that late ones are the lowest rank's if those fit this rank's modules."""
     buffers = {**own.buffers}
     present = {name: mapping[key] for adapter in objects.values() for name, mapping, key in adapter.buffer_places()}
     for name in own.late_buffers:

@@ -260,7 +260,7 @@ class SmallStateWriter:
         return self._snapshot_with(buffers, texts, sorted(self._buffers.late))
 
     def has_last_contents(self) -> bool:
-        """Whether dicts and lists hold the same as at the end of the last step, but for tensors under texts in dicts.
+        """Whether dicts and lists hold the same as at the end of the last step; tensors are not compared.
 
         Raises `KeptStateError` as `first_snapshot` does.
         """

@@ -23,7 +23,7 @@ class LockOwner(Enum):
     TRAINING = auto()
     """The training thread is within a step."""
     SAVER = auto()
-    """The state is being saved, by the thread that reads from nodeclient, or by the training thread after its end."""
+    """The state is saved: by the thread that reads from nodeclient, or by the training thread when training is over."""
 
 
 class StateLock:

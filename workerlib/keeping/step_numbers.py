@@ -91,7 +91,7 @@ class StepNumbers:
         self._stride = 1
         """The difference between successive reported numbers."""
         self.is_changing = False
-        """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
+        """Whether an optimizer has begun a step since the last `ctx.step`: the stage is not always `CHANGING` then."""
         self._optimizer_steps: dict[int, int] = {}
         """The steps of each optimizer, by its identity, since the last `ctx.step` and outside of sections. A script may
         have an optimizer for each parameter."""

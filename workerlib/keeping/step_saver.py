@@ -61,13 +61,13 @@ class StepCommits:
         """Whether there are DTensors, even if this rank has the whole of them: each refers to a process group."""
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
-        self.is_compared = self.has_unique_state or self.has_sharded
+        self.knows_replicas = self.has_unique_state or self.has_sharded
         """Whether it is known if other ranks have the same state. Until then, only small states are saved."""
         self.is_comparison_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
         """Set when the answer is there, or not needed any more."""
-        if not self.is_compared:  # ranks may differ, so what is saved until then must never be restored by another one
+        if not self.knows_replicas:  # ranks may differ, so no rank may restore what another one saves until then
             self.shard, self.shards = environment.rank, environment.world_size
         self._resumed_step = -1
         """The step that this round resumes from; -1 if there is none."""
@@ -79,25 +79,25 @@ class StepCommits:
         """The shard to request memory for, and the number of shards: before a comparison, as if all ranks were alike.
 
         If they are, nodeclient lends the memory of ended workers to living ones with the same shard. If they prove
-        different, it lends none: it passes on the result, and so knows it.
+        different, nodeclient lends none: the result comes to this worker through it.
         """
-        return (self.shard, self.shards) if self.is_compared else (0, 1)
+        return (self.shard, self.shards) if self.knows_replicas else (0, 1)
 
     @property
     def problem(self) -> str:
         """Why no state can be saved; empty if it can."""
-        return "" if self.is_compared else "it is not known yet whether all ranks have the same state"
+        return "" if self.knows_replicas else "it is not known yet whether all ranks have the same state"
 
     def record_comparison(self, *, alike: bool) -> None:
         """Record whether all ranks have the same state, or each has its own."""
-        self.is_compared, self.has_unique_state = True, not alike
+        self.knows_replicas, self.has_unique_state = True, not alike
         if alike:
             self.shard, self.shards = 0, 1
 
     def resume(self, point: RestorePoint) -> None:
         """Resume from a step; all ranks resume from the same state, unless each has its own."""
         self._resumed_step = point.step
-        if not self.is_compared:
+        if not self.knows_replicas:
             self.record_comparison(alike=not point.is_per_rank)
         if point.shape == (self._environment.world_size, self.shards):
             self._resumed_round = point.round
@@ -122,7 +122,7 @@ SAVERS = 2
 """How many workers of each node save big state that all ranks have alike: one of them may be the one that died."""
 
 COMPARED_WITHIN_S = 5.0
-"""How long training waits for the other ranks' first states: one lease, since a restarted coordinator is then back."""
+"""How long training waits for others' first states: one lease, within which a restarted coordinator is back."""
 
 COMPARED_AFTER = 32
 """How many steps lead to a comparison even if no change was seen: writes to `.data`, and by a collective, are not seen.
@@ -249,11 +249,11 @@ class StepSaver:
     def compare(self) -> None:
         """Have the state after the first step compared with those of the other ranks, and wait for the answer.
 
-        It waits for a step in which an optimizer has changed the state. Before, ranks that will differ may still be
-        alike: a gradient scaler often leaves out the first steps.
+        This does nothing before training has probably changed the state: until then, ranks that will differ may still
+        be alike. A gradient scaler, for example, often leaves out the first steps.
         """
         commits, is_kept = self.commits, self.numbers.stage is not StateStage.UNKEPT
-        if not is_kept or commits.is_compared or commits.is_comparison_requested or not self._is_trained:
+        if not is_kept or commits.knows_replicas or commits.is_comparison_requested or not self._is_trained:
             return
         commits.is_comparison_requested = True
         if (digest := self._digest(self._generations.tensors)) is not None:
@@ -262,14 +262,14 @@ class StepSaver:
 
     def record_comparison(self, *, alike: bool) -> None:
         """Record whether all ranks have the same state; if not, this rank saves its own at an interval."""
-        if not self.commits.is_compared:
+        if not self.commits.knows_replicas:
             self.commits.record_comparison(alike=alike)
             self._update_role()
         self.commits.answered.set()
 
     def report_digest(self) -> None:
         """Report a digest of the state after the last step if one is due, and if other ranks should have the same."""
-        if not self._makes_digests or self.has_unique_state or not self.commits.is_compared or self.numbers.problem:
+        if not self._makes_digests or self.has_unique_state or not self.commits.knows_replicas or self.numbers.problem:
             return
         is_due = self._digests.is_due(self.last_step, time.monotonic()) and not self._generations.has_unequal_inputs
         if is_due and (digest := self._digest(self._generations.replicas)) is not None:
@@ -300,7 +300,7 @@ class StepSaver:
         """
         with suppress(KeptStateError):  # the save says why
             if self._small.has_last_contents():
-                self._generations.record_containers()
+                self._generations.record_unhooked()
 
     def release(self) -> None:
         """Record that the script may change the state from now on, unobserved.

@@ -32,8 +32,8 @@ The factors are made of its multiples."""
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     """Return a crc32 of tensors with their names; the order in which they come does not matter.
 
-    It changes with any bit that flips, and with words that change places. Within one block of a large tensor, changes
-    may cancel each other: two words that change places, or the highest bits of an even number of words that flip.
+    It shows each bit that flips, and words that change places. It may miss changes within one block of a large tensor
+    that cancel each other: words that change places, or the highest bits of an even number of words that flip.
     """
     pairs = sorted(((name, local_part(tensor)) for name, tensor in tensors), key=lambda pair: pair[0])
     by_device: dict[torch.device, list[torch.Tensor]] = {}
@@ -47,8 +47,8 @@ def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
 def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the sums of a tensor's blocks, read as integers of eight bytes, and the words that are left over.
 
-    A CPU and a GPU are as fast as their memory. A tensor is copied only if it is not contiguous, or does not consist of
-    whole, aligned integers.
+    On a CPU and on a GPU, this takes as long as to read the tensor from memory. A tensor is copied only if it is not
+    contiguous, or does not consist of whole, aligned integers.
     """
     data = tensor.resolve_conj().resolve_neg().contiguous().flatten()
     if data.nbytes % _WORD or data.storage_offset() * data.itemsize % _WORD:

@@ -1,7 +1,8 @@
 """Finds state that training needs and `ctx.keep` does not keep, so that the user is warned: it dies with the worker.
 
-* The state of an optimizer that changes kept parameters and was not given to `ctx.keep`. It may be inside another one,
-  as in SAM, or inside an object of the script. It counts as kept if a given object has all of its state.
+* The state of an optimizer that changes kept parameters and was not given to `ctx.keep`. Such an optimizer may be
+  inside another one, as in SAM, or inside an object of the script. Its state counts as kept if a given object has all
+  of it.
 * The parameters of a given optimizer that no given object has, as where `torch.func.functional_call` is given tensors
   that the module does not have.
 * A given object whose state dict is empty: torchmetrics leaves its sums out by default.

@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.default_planner import create_default_global_s
 from torch.distributed.checkpoint.planner import SavePlan
 
 from tests.support.torch_names import skip_without
-from workerlib.keeping.kept_storage import PlanPart, number_parts, own_part
+from workerlib.keeping.kept_storage import PlanShard, number_shards, own_shard
 
 pytestmark = pytest.mark.slow
 
@@ -19,15 +19,15 @@ def plans_of(*names: str) -> list[SavePlan]:
     plans = [
         create_default_local_save_plan({name: torch.zeros(2) for name in own}, is_coordinator=True) for own in names
     ]
-    return [replace(plan, storage_data=own_part(7, plan.items)) for plan in plans]
+    return [replace(plan, storage_data=own_shard(7, plan.items)) for plan in plans]
 
 
 def numbers(plans: list[SavePlan]) -> list[tuple[int, int] | None]:
     """Return the part of each rank once torch has left each item to one of them."""
     spread, _ = create_default_global_save_plan(dedup_save_plans(plans))
-    found = [plan.storage_data for plan in number_parts(spread)]
+    found = [plan.storage_data for plan in number_shards(spread)]
     return [
-        (said.shard, said.shards) if isinstance(said, PlanPart) and said.save == 7 and said.shards else None
+        (said.shard, said.shards) if isinstance(said, PlanShard) and said.save == 7 and said.shards else None
         for said in found
     ]
 

@@ -145,13 +145,13 @@ def test_a_gate_is_passed_when_the_device_is_through_and_no_group_has_failed(nod
     device.give(bool)
     assert gate.open(), "what is recorded is not done now"
     assert gate.record_end()
-    assert not gate.has_ended(0.0)
+    assert not gate.await_end(0.0)
     device.is_recording = False
     gate.shut()
     assert not gate.open()
     assert not gate.record_end(), "a step counts that no gate was opened for"
     device.go_on()
-    assert gate.has_ended(0.0)
+    assert gate.await_end(0.0)
     assert Gate(device, device, has_peers=False).open()
 
 

@@ -174,5 +174,5 @@ class OldPlan:
 def test_plans_of_an_old_torch_are_numbered_too() -> None:
     plans: list[Any] = [OldPlan([]), OldPlan([])]
     prepared = [kept_storage.KeptWriter(1).prepare_local_plan(plan) for plan in plans]
-    parts = [plan.storage_data for plan in kept_storage.number_parts(prepared)]
+    parts = [plan.storage_data for plan in kept_storage.number_shards(prepared)]
     assert [(part.shard, part.shards) for part in parts] == [(0, 1), (0, 1)]
