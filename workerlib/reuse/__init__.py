@@ -15,8 +15,8 @@ place, from the first round until the loop or the function ends:
 * `socket.socket.__init__` is wrapped, to tell the script's sockets from those of gloo.
   `torch.distributed.distributed_c10d._new_process_group_helper` is wrapped, to notice when torch makes a process group.
   Both are restored at the end.
-* When a round breaks, the thread shuts down the TCP connections of gloo's process groups, and aborts those of NCCL. The
-  main thread catches the exception that this raises, and clears the local variables of its traceback.
+* When a round breaks, the thread shuts down the TCP connections of gloo's process groups, and aborts the process groups
+  of NCCL. The main thread catches the exception that this raises, and clears the local variables of its traceback.
 * Between two rounds the main thread destroys all process groups and removes the gradient hooks of models wrapped in
   DistributedDataParallel. It restores whether gradients are enabled. It has torch compile anew if the rank or the
   number of workers has changed, and replaces environment variables and the descriptors of stdout and stderr.

@@ -19,7 +19,7 @@ Linux only, standard library only.
 
 from __future__ import annotations
 
-import _socket  # the class whose constructor `GroupSockets` does not wrap
+import _socket  # `GroupSockets` wraps the constructor of `socket.socket`, and not of `_socket.socket`
 import functools
 import os
 import socket

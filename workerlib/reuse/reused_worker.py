@@ -1,10 +1,10 @@
 """A worker that leaves a round and enters the next one as the same process, so that no new one has to be started.
 
-When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: the collective in which
-that waits fails, or `ctx.step` raises `LeftRoundError`. Either error ends the script's `with` block. There
-`Context.__exit__` calls `leave_after`, which removes what the round has left in the process, and drops the error. The
-loop of `workerlib.rounds` then waits for the next round (`enter_next_round`). A collective may also fail before
-nodeclient knows of it. Then the worker reports that, and leaves in the same way.
+When nodeclient asks it to leave, the thread that reads the request interrupts the main thread. If that is waiting in a
+collective, the collective fails. Otherwise `ctx.step` raises `LeftRoundError`. Either error ends the script's `with`
+block. There `Context.__exit__` calls `leave_after`, which removes what the round has left in the process, and drops the
+error. The loop of `workerlib.rounds` then waits for the next round (`enter_next_round`). A collective may also fail
+before nodeclient knows of it. Then the worker reports that, and leaves in the same way.
 
 It may also refuse, so that nodeclient ends it as any other worker: `_obstacle` has the reasons.
 """
@@ -53,7 +53,7 @@ workers of its node have saved their state, or had the time for it; those of oth
 _LOOP_LEFT = "the script has left its loop of rounds"
 
 STEPLESS_ROUNDS_MAX = 3
-"""The rounds in a row without a step before a new process takes over: what makes them fail may be in this one."""
+"""The rounds in a row without a step before a new process takes over: this process may be the cause."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +151,11 @@ class ReusedWorker:
         round_cleanup.unfreeze_objects()
 
     def leave_after(self, error: BaseException) -> bool:
-        """Leave the round if this error ends it; return whether it does. Other errors end the training."""
+        """Leave the round if this error ends it; return whether it does. Other errors end the training.
+
+        If the script still has a device mesh of the round, this refuses the next round, and nodeclient ends the
+        process.
+        """
         import torch
 
         from workerlib.keeping.gate import TorchGroups
@@ -255,7 +259,7 @@ class ReusedWorker:
     # The thread that reads from nodeclient
 
     def _leave_round(self, request: AskToLeave) -> None:
-        """Interrupt the main thread until it has left the round, or refuse to leave it."""
+        """Refuse to leave the round if there is an obstacle; otherwise interrupt the main thread until it has left."""
         number = request.round
         with self._round_changed:  # the main thread may not have entered this round yet
             self._round_changed.wait_for(lambda: self._has_ended or self._round.number >= number)
