@@ -5,8 +5,9 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-A worker is one training process. It belongs to a *round*: nodeclient starts the workers of a host, and when workers
-fail, or hosts come or go, they end and the next round begins, mostly with new processes.
+A worker is one training process, which nodeclient has started on its host. It belongs to a *round*: one formation of
+the workers of all hosts. When a worker fails, or a host comes or goes, all workers end, and the next round begins,
+mostly with new processes.
 
 Importing this package starts no thread, installs no hook, and imports no torch. Modules that take time to import, or
 need torch, are loaded when a script first uses them.
@@ -15,9 +16,9 @@ need torch, are loaded when a script first uses them.
 exception that ends a worker. `sampler` deals out the samples of an epoch, and `micro_batches` splits a batch among the
 workers. `stop` records a signal that asks the worker to end, and `agreement` has all workers agree on that. `store`
 serves torch's store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells
-nodeclient where the worker stands. The first call of this package starts the responder: a thread, faulthandler's
-handler of one realtime signal, and functions for forked children and the end of Python. Without the variable
-COORDINATORD_STACKS there is none of that.
+nodeclient where the worker stands. The first use of a function or class of this package starts the responder: a thread,
+faulthandler's handler of one realtime signal, and functions for forked children and the end of Python. Without the
+variable COORDINATORD_STACKS there is none of that.
 
 `keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse` lets
 a process take part in several rounds. The docstrings of these two packages say what each does in the process, and how

@@ -1,8 +1,9 @@
 """A channel of this worker to the nodeclient of its host: a connection over which both send packets.
 
 There are two kinds: `keeping.keep_channel` is about kept state, and `reuse.round_channel` about the next round of this
-process. `contract` has the messages of each. nodeclient waits for no answer of a worker whose connection has ended. So
-a forked child, such as a data loader's process, must not keep one open.
+process. `contract` has the messages of each. nodeclient waits for no answer of a worker whose connection has ended.
+When a worker dies, its connection ends only if no other process has it open. So a forked child, such as a data loader's
+process, closes its copy.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class AgentChannel(Generic[Message]):
             raise
 
     def send(self, message: Message) -> None:
-        """Send a message without waiting. Raises `OSError`, also if nodeclient does not read."""
+        """Send a message without waiting. Raises `OSError`: `BlockingIOError` if nodeclient does not read."""
         self._socket.send(self._codec.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:

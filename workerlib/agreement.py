@@ -18,9 +18,9 @@ def should_stop() -> bool:
     them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it about
     once a second, always after the same number of steps.
 
-    The first call installs a handler of SIGTERM, and of the other signals that the node passes on to its workers
-    (TORCHELASTIC_SIGNALS_TO_HANDLE) if the script has none. A script that never calls it dies of SIGTERM at once.
-    Raises `RuntimeError` if the first call is not made in the main thread.
+    The first call installs a handler of SIGTERM, and of each other signal that the node passes on to its workers
+    (TORCHELASTIC_SIGNALS_TO_HANDLE), unless the script handles that one itself. A script that never calls this function
+    dies of SIGTERM at once. Raises `RuntimeError` if the first call is not made in the main thread.
     """
     STOP_REQUEST.listen()
     STOP_REQUEST.agreed = any_of(STOP_REQUEST.received)
@@ -32,7 +32,7 @@ def any_of(mine: bool) -> bool:
 
     Without a group, return `mine`.
     """
-    responder.begin()  # nodeclient asks where this worker waits
+    responder.begin()  # so that nodeclient can ask where this worker waits
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():

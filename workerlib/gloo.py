@@ -1,9 +1,10 @@
 """Waits until the threads of gloo are idle, before a process group is destroyed or Python ends.
 
 Each gloo process group has threads that run its collectives. After a collective such a thread releases Python objects,
-which needs the interpreter's lock (torch 2.13 stores the context of a backward pass there, `torch/autograd/graph.py`).
-If C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the group just then, that code waits for
-the thread and the thread for the lock, for ever. If Python ends just then, the process aborts.
+which needs the interpreter's lock: such as the context of a backward pass, which torch 2.13 puts into the thread-local
+state that a collective takes along (`torch/autograd/graph.py`). If C++ code that holds the lock, such as the `Reducer`
+of a DDP model, destroys the group just then, that code waits for the thread and the thread for the lock, for ever. If
+Python ends just then, the process aborts.
 
 `Context.close` calls `let_threads_finish`. For a script that has no context, `agreement` registers the call for the end
 of Python. Workers of `nodeclient --preload` get it by a hook, which loads this file by its path: their Python need not
@@ -47,7 +48,8 @@ def let_threads_finish() -> None:
     until = time.monotonic() + (FINISH_AFTER_ERROR_S if hasattr(sys, "last_value") else FINISH_S)
     pause = threading.Event()
     try:
-        # Two checks are needed, since a thread that waits for another one's lock seems idle in the first.
+        # Two checks are needed: a thread that waits for another one's lock seems idle in the first, and when that one
+        # has become idle too, it goes on, which the second check sees.
         while not (_are_idle() and _are_idle()) and time.monotonic() < until:
             pause.wait(CHECK_EVERY_S)
     except OSError:  # the kernel does not show system calls

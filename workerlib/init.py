@@ -119,7 +119,7 @@ class Context:
         state are kept as well. Call `step` at the end of each step, and change parameters only in `optimizer.step`.
         docs/kept-state.md has the costs and the limits.
 
-        Raises `KeptStateError` for state that cannot be kept or restored, and if it is called a second time.
+        Raises `KeptStateError` for state that cannot be kept or restored, and for a second call where state is kept.
         """
         global _keeper  # one process keeps one state
         from workerlib.keeping import checkpoints, keeper
@@ -165,9 +165,9 @@ class Context:
         traceback: TracebackType | None,
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
-        # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. The
-        # worker has to exit instead, so that its node sees the failure. If all have agreed to stop, none is stuck. An
-        # exit of the script may be that of one rank only, so its last step is saved, and the group is left as it is.
+        # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. So
+        # the group is left as it is, the last step is saved, and the worker exits, so that its node sees the failure.
+        # If all have agreed to stop, none is stuck. Any other `SystemExit` may be that of one rank only.
         if kind is None or (kind is SystemExit and STOP_REQUEST.agreed):
             self.close()
         elif error is not None and self.reuse is not None and self.reuse.leave_after(error):
@@ -202,7 +202,7 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
     Raises `LeftRoundError` as well if such a process leaves the round meanwhile.
     """
     global _begun  # noqa: PLW0603 - one process has one default process group
-    responder.begin()  # nodeclient asks where this worker waits
+    responder.begin()  # so that nodeclient can ask where this worker waits
     environment = WorkerEnvironment.from_environ(os.environ)
     if environment == _begun:
         raise RuntimeError(
@@ -241,8 +241,9 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
 def _outlive_errors() -> None:
     """Have torch leave this process alive when a collective of NCCL fails, so that it can save its state.
 
-    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang. This is done only
-    where nodeclient offers memory for kept state, and not if the user has set another value than the default.
+    Otherwise torch aborts its process groups or ends the process. Workers that then hang are ended by nodeclient. This
+    is done only where nodeclient offers memory for kept state, and not if the user has set another value than the
+    default.
     """
     if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
         os.environ[ERROR_HANDLING] = "0"

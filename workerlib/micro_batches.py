@@ -55,9 +55,9 @@ def global_batch(
     `rank` and `world_size` are by default those of torch's default process group. Where only some of the ranks have
     samples of their own, as with tensor parallelism, give those of the dimension of the mesh that has them.
 
-    Raises `ValueError` for wrong numbers, and without them before there is a process group.
+    Raises `ValueError` for wrong numbers, and if one of these two is left out before there is a process group.
     """
-    responder.begin()  # nodeclient asks where this worker waits, also if the script uses nothing else of workerlib
+    responder.begin()  # so that nodeclient can ask where this worker waits, even without any other use of workerlib
     return split(batch, micro, *rank_and_world_size(batch, micro, rank, world_size))
 
 

@@ -39,7 +39,8 @@ BYTES_CPU, BYTES_GPU = 4 << 20, 64 << 20
 """The size of the vector for the sum. It takes 34 ms through 1 Gbit/s, and some ms through the network of GPUs."""
 
 PRODUCTS_S = 0.5
-"""How long the products are repeated, on all GPUs together. The best one counts: other programs disturb it little."""
+"""The time for all products, which the GPUs share, one after the other. The best product counts: other programs disturb
+it little."""
 
 SUMS = 10
 """How often the sum is repeated; the best one counts here too."""
@@ -119,7 +120,7 @@ def measure_sum(torch: Any, store: Any, rank: int, deadline: float) -> float:
 
 
 def _left(until: float) -> timedelta:
-    """Return the time left; if there is none, nodeclient ends this program soon."""
+    """Return the time left, and at least `MARGIN_S`: if less is left, nodeclient ends this program soon."""
     return timedelta(seconds=max(MARGIN_S, until - time.monotonic()))
 
 

@@ -38,7 +38,7 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-        responder.begin()  # nodeclient asks where this worker waits
+        responder.begin()  # so that nodeclient can ask where this worker waits
         with suppress(Exception):  # faulthandler cannot write to a stderr that is no file
             faulthandler.enable(all_threads=True)
         try:

@@ -4,8 +4,8 @@ By the answers to the first question the coordinator finds the worker that all o
 shows it. By those to the second one it finds the worker that makes all steps slow.
 
 The worker connects to a Unix SOCK_SEQPACKET socket of nodeclient, whose path is in the environment (`STACKS`). Its
-first packet is a JSON object with `local_rank` and `signal`, and the read end of a pipe comes with it. nodeclient asks
-in two ways, neither of which the script notices:
+first packet is a JSON object with `local_rank`, the worker's number on its node, and `signal`. The read end of a pipe
+comes with it. nodeclient asks in two ways, neither of which the script notices:
 
 * It sends `WHERE`, or `ARRIVALS` and a number, and a thread of this module answers with a JSON object.
   The answer to `WHERE` has `threads`, each with its name and its frames (file, line, function; the innermost first). It
@@ -22,7 +22,7 @@ standard library, from Python 3.10 on.
 
 from __future__ import annotations
 
-import _socket  # the class that `reuse.group_sockets` does not wrap
+import _socket  # `reuse.group_sockets` wraps `socket.socket`, to find the script's sockets, and not `_socket.socket`
 import _thread
 import atexit
 import faulthandler

@@ -76,7 +76,7 @@ class ElasticDistributedSampler:
         seed: int = 0,
         remainder: Remainder = "exact",
     ) -> None:
-        responder.begin()  # nodeclient asks where this worker waits
+        responder.begin()  # so that nodeclient can ask where this worker waits
         self._batch_size = batch_size
         self._micro = batch_size if micro is None else micro
         self._rank, self._world_size = rank_and_world_size(batch_size, self._micro, rank, world_size)
@@ -157,7 +157,7 @@ class ElasticDistributedSampler:
         return self._shares()
 
     def micro_batches(self) -> Iterator[MicroBatch]:
-        """Yield the weight of each micro-batch that is left of the epoch, in step with the loader."""
+        """Yield each micro-batch that is left of the epoch, with its weight, in step with the loader."""
         return (micro for _, micro in self._left())
 
     def repeats(self) -> list[int]:

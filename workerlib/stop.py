@@ -116,7 +116,7 @@ STOP_REQUEST = StopRequest()
 
 
 def _stop_signals(environ: Mapping[str, str]) -> set[signal.Signals]:
-    """Return the signals that ask for a stop, without unknown names, and those that no process can handle."""
+    """Return SIGTERM and the other signals that ask for a stop, if they are known and can be handled."""
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
     handled = {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}
     return {signum for signum in handled if signum.name in names} | {signal.SIGTERM}

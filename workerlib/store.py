@@ -64,7 +64,7 @@ def main() -> None:
         environment = WorkerEnvironment.from_environ(os.environ)
     except NotLaunchedError as error:
         sys.exit(f"workerlib.store: {error}")
-    responder.begin()  # nodeclient asks where this worker waits, also if the script never uses `workerlib`
+    responder.begin()  # so that nodeclient can ask where this worker waits, also if the script never uses `workerlib`
     # The store ends with its last reference, so it is kept until the script is over.
     store = _serve_before_script(environment)
     sys.argv = command
@@ -77,13 +77,13 @@ def main() -> None:
 
 
 def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore:  # type: ignore[name-defined]  # public all the same
-    """Serve the store at MASTER_ADDR, or at every address if `listen` cannot; return the object that keeps it alive.
+    """Serve the store at MASTER_ADDR, or at every address without a `bound_socket`; return what keeps it alive.
 
     Raises the errors of `TCPStore`.
     """
     import torch.distributed  # noqa: PLC0415  # importing this module stays cheap
 
-    listener = listen(environment)
+    listener = bound_socket(environment)
     return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
         environment.master_address,
         environment.master_port,
@@ -96,8 +96,8 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
     )
 
 
-def listen(environment: WorkerEnvironment) -> socket.socket | None:
-    """Return a socket for the store at MASTER_ADDR only.
+def bound_socket(environment: WorkerEnvironment) -> socket.socket | None:
+    """Return a socket that is bound to MASTER_ADDR, for the store to listen with.
 
     If there can be none, write a line to standard error and return None: torch then listens at every address.
     """

@@ -300,12 +300,12 @@ def test_where_the_master_has_another_address_torch_listens_at_every_one_and_tha
     port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        assert store.listen(replace(SOLO, master_port=other.getsockname()[1])) is None, "the port is taken"
+        assert store.bound_socket(replace(SOLO, master_port=other.getsockname()[1])) is None, "the port is taken"
         assert (
             "listens at every address of this host, not at 127.0.0.1: Address already in use" in capsys.readouterr().err
         )
     for elsewhere in ("192.0.2.1", "nowhere.invalid", f"{'x' * 64}.example"):
-        assert store.listen(replace(SOLO, master_port=port, master_address=elsewhere)) is None
+        assert store.bound_socket(replace(SOLO, master_port=port, master_address=elsewhere)) is None
         assert f"listens at every address of this host, not at {elsewhere}: " in capsys.readouterr().err
 
 
@@ -323,8 +323,8 @@ def test_a_name_counts_if_it_leads_to_one_address_that_others_reach(
     led_to[:] = ["10.0.0.7", "10.0.0.7"]
     assert store._endpoint("master.example", 29_500) == (socket.AF_INET, ("10.0.0.7", 29_500))
     led_to[:] = ["10.0.0.7", "10.1.0.7"]
-    assert store.listen(named) is None
+    assert store.bound_socket(named) is None
     assert "this name has several addresses" in capsys.readouterr().err
     led_to[:] = ["127.0.1.1"]
-    assert store.listen(named) is None
+    assert store.bound_socket(named) is None
     assert "resolves the name to its loopback address" in capsys.readouterr().err

@@ -57,6 +57,7 @@ class ElasticTrainer(Trainer):
 
     def _save(self) -> None:
         """Save the whole state, as torchtitan does between steps. Its own save at the end would have only the model."""
+        # At a multiple of its interval, torchtitan has saved this step already.
         if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
             self.checkpointer.interval = 1  # so that a save at this step is due
             self.checkpointer.save(self.step)
