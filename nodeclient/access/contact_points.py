@@ -27,9 +27,9 @@ ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
 SUSPECT_S = 4.0
-"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 4 s. The
-leader's lease of 5 s expires at most 1.5 s later, and then the standby that named it leads. The rest is a margin, which
-costs little: a coordinator that serves again is no suspect."""
+"""How long a coordinator that fell silent is a suspect, and gets less time to answer. A node detects a silent leader
+after 4 s. The leader's lease of 5 s expires at most 1.5 s later, and then the standby that named it leads. The other
+2.5 s are a margin, which costs little: a coordinator that serves again is no suspect."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -57,7 +57,7 @@ class ContactPoints:
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """When each suspect fell silent: less than `SUSPECT_S` ago, and it has not served this node since."""
+        """When each suspect fell silent. A suspect is dropped when it serves, or at an attempt `SUSPECT_S` later."""
 
     @property
     def current(self) -> ContactPoint:

@@ -40,7 +40,7 @@ class AccessSettings(Struct, frozen=True):
     token: str = ""
     """The token in the environment; empty if there is none."""
     credentials: str = ""
-    """The directory of systemd's credentials; empty if there is none."""
+    """CREDENTIALS_DIRECTORY, the directory of systemd's credentials; empty if there is none."""
     config_home: str = ""
     """XDG_CONFIG_HOME; empty for the default."""
     authorities: Path | None = None
@@ -51,7 +51,7 @@ class AccessSettings(Struct, frozen=True):
     insecure: bool = False
     """Whether to use neither TLS nor a token."""
     plaintext_allowed: bool = False
-    """Whether a coordinator without TLS is acceptable: a node may have started it."""
+    """Whether a coordinator without TLS is acceptable: another node may have started it, without a token to give."""
 
     def __repr__(self) -> str:
         """Show nothing: the token is a secret."""
@@ -66,7 +66,7 @@ class AccessSettings(Struct, frozen=True):
     def credential(self) -> Path | None:
         """The file with the token among systemd's credentials; None if there is none that this user can see.
 
-        This program may have inherited the variable with the directory from a service of another user.
+        This program may have inherited CREDENTIALS_DIRECTORY from a service of another user.
         """
         path = Path(self.credentials, CREDENTIAL)
         is_there = self.credentials != "" and os.path.exists(path)  # noqa: PTH110 - `Path.exists` may raise
@@ -92,8 +92,10 @@ class Keyring(Struct, frozen=True):
         """Return the token for the coordinator with this pin. Raises `KeyringError`.
 
         If there is none of this `role`, return one of another role: `admin` may read too, and a coordinator that
-        refuses the token names the needed role. With `any_key`, a token of the first coordinator will do if there is
-        none for this pin: the key of a coordinator that an authority has certified may be new, or that of a proxy.
+        refuses the token names the needed role.
+
+        With `any_key`, an authority vouches for the coordinator, whose key may be new, or may be a proxy's. So if there
+        is no token for this pin, one of the first coordinator here will do.
         """
         wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
         found = self.tokens.get(wanted, ())

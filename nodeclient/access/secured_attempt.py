@@ -16,7 +16,7 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
 PROBE_WITHIN_S = 3.0
-"""How long a test for TLS may take, after a connection without TLS got no answer."""
+"""How long the connection and the handshake may each take in a test for TLS, which follows a failure without TLS."""
 
 _NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
@@ -48,9 +48,9 @@ class AccessError(OperationalError):
 
 
 class WrongAccessError(AccessError):
-    """No coordinator accepts this client's tokens, or its --insecure.
+    """This client's tokens are unusable, or the coordinator does not accept them, or this client's --insecure.
 
-    A node retries only for a short time, as a token may be new.
+    A node retries only for a short time, in which the coordinator learns of a new token.
     """
 
 
@@ -84,6 +84,7 @@ class SecuredAttempt:
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None without TLS."""
         self.sent_token: AccessToken | None = None
+        """The token in the last `headers`; None before, and without TLS."""
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
@@ -118,7 +119,7 @@ class SecuredAttempt:
         where = self._endpoint
         match error:
             case PinError():
-                # A token that was given is wrong. The user's directory may get that of a new coordinator while we wait.
+                # A given token stays wrong, but the user's directory may get a token for this key while a node retries.
                 kind = WrongAccessError if self._settings.is_given else AccessError
                 return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():
@@ -154,8 +155,8 @@ class SecuredAttempt:
     def speaks_tls(self, address: str | None, within_s: float = PROBE_WITHIN_S) -> bool:
         """Whether the endpoint answers a TLS handshake, possibly with an older TLS; nothing else is sent.
 
-        With an `address`, its name is not looked up. Connection and answers may each take `within_s` seconds, so an
-        event loop calls it in a thread.
+        With an `address`, its name is not looked up. The connection and the handshake may each take `within_s` seconds,
+        so an event loop calls it in a thread.
         """
         place = (address or self._endpoint.host, self._endpoint.port)
         try:
