@@ -27,7 +27,8 @@ from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
-"""How many lines from before a traceback to show below it: they often have a library's warning about the cause."""
+"""How many lines from before a traceback to show below it: they often have a library's warning about the cause. Of the
+output of a worker that was killed by SIGKILL, as many of the last lines are shown."""
 
 OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
@@ -57,7 +58,7 @@ class RoundDiagnoses:
     async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
         """Find out why a worker ended, once the pump has moved its last output."""
         stderr = await self._output.end_of_stderr(local_rank)
-        # In a thread: it reads files, and the worker made one of them.
+        # In a thread: it reads files, and the worker may have made one of them large.
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
         records = await asyncio.to_thread(read_records)
         codes = tuple(xid.code for xid in xids(records) if xid.number > self._last_xid)
@@ -67,8 +68,8 @@ class RoundDiagnoses:
 async def early_output(ended: Sequence[Ended], output: Output, ranks: Sequence[int]) -> LastOutput | None:
     """Return the last output of the worker that was the first to exit with 0; None if it is not on this node.
 
-    Other workers may have failed because it left them. It is called once the round is over. `ranks` are those of the
-    node's workers, by local rank.
+    Other workers may have failed because that worker left them. Call this once the round is over. `ranks` are those of
+    the node's workers, by local rank.
     """
     if not ended or ended[0].rank not in ranks:
         return None
@@ -162,7 +163,10 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
-    """Say what killed the worker; empty if nothing did, or if it is not known."""
+    """Say who killed the worker by SIGKILL; after another end, that the OOM killer ended a process of its cgroup.
+
+    Return an empty text if neither is known.
+    """
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:
         if kill is None or not kill.certain:

@@ -91,7 +91,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
     failure, shown = report.failure, failure_status(report)
     how = describe_exit(failure.exit_code, left=failure.left)
     extra = {
-        "py_callstack": "\n".join(failure.last_lines),
+        "py_callstack": "\n".join(failure.last_lines),  # a traceback, the end of stderr, or the stack of a hung worker
         "timestamp": str(int(now - failure.age_s)),
         "round": report.round,
         "rank": failure.rank,
@@ -108,7 +108,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
         "consequences_count": report.consequences_count,
         "shared_by": shown.shared_by,
         "ended_early": shown.before,  # a sentence about workers that had exited with 0
-        "behind": shown.behind,
+        "behind": shown.behind,  # a sentence about workers at earlier steps, if the failed one waited for others
         "log": failure.log,
     }
     return {

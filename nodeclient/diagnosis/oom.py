@@ -3,7 +3,8 @@
 A worker that the kernel's OOM killer ends dies of SIGKILL, and writes nothing. The kernel counts such kills for each
 cgroup (v2, or the memory controller of v1) and for the whole host. So two counters are compared with their values from
 before the worker was started: that of our cgroup, which our workers share, and that of the host. The kernel counts
-before it kills, so the kill of a worker that has ended is counted. Its log, if it may be read, has the worker's memory.
+before it kills, so the kill of a worker that has ended is counted. The kernel's log, if it may be read,
+says how much memory the worker had.
 
 An allocation that is larger than all memory of the host or the GPU fails at once. Such a size is a mistake of the
 script, often in a unit or a shape, and no host is short of memory.

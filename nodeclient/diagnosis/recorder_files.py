@@ -56,6 +56,7 @@ class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - the one written in P
 
 
 _Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A whole number, which may be nanoseconds since 1970."""
 
 
 class _DumpedOperation(TypedDict):

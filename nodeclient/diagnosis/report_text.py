@@ -26,7 +26,7 @@ AGE_SHOWN_MIN_S = 1.5
 """The age from which on a failure's age is shown, in seconds."""
 
 WAITING_LINES_MAX = 20
-"""The limit of a worker's lines where those of another one, which left it early, are shown too."""
+"""The limit of the lines of a worker that another one left early, since lines of the other one are shown too."""
 
 RULE = "-" * 80
 
@@ -34,7 +34,8 @@ _TITLE = re.compile(rb"---- round \d+ (?:failed|hung|diverged): ")
 """The beginning of a report's first line."""
 
 LINES_MAX = 55
-"""The limit of the whole block: a terminal that fills a screen has room for it. Lines of workers get the rest of it."""
+"""The limit of the whole block: a terminal that fills a screen has room for it. Lines of workers get the rest
+that the facts leave."""
 
 CONTEXT_CAPTION = "(before that, it wrote)"
 """The line between a traceback and the lines from before it, which are left out first where room is short."""
@@ -45,6 +46,7 @@ FACT_LINES_MAX = 7
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is the local time of the report."""
+    # A hang or a divergence may be reported without a process, and its workers were started all the same.
     started = failure.pid is not None or _verb(failure) != "failed"
     process = "" if failure.pid is None else f", pid {failure.pid}"
     whose = f"rank {failure.rank}: " if failure.left_early or failure.shared_by else ""
@@ -183,7 +185,7 @@ def _fact(label: str, text: str) -> list[str]:
 
 
 class SharedReports:
-    """The reports of several nodes that write to one terminal. Each reports on a round: the first report is kept."""
+    """The reports of several nodes that write to one terminal. All report on the same round: the first one is kept."""
 
     def __init__(self) -> None:
         self._shown: set[bytes] = set()

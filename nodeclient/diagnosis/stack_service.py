@@ -215,10 +215,10 @@ class StackService:
         if (wanted.run, wanted.round) != self._round:
             respond(Arrivals(wanted.request, began_at, 0.0, (), NO_SUCH_ROUND))
             return
-        present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
-        ranks = [self._ranks[local_rank] for local_rank, _ in present]  # those of the round that was asked about
+        present = [local_rank for local_rank in wanted.local_ranks if local_rank in self._responders]
+        ranks = [self._ranks[local_rank] for local_rank in present]  # those of the round that was asked about
         question = ARRIVALS + str(wanted.most).encode()
-        asked = (self._ask(responder, question, ARRIVALS_WITHIN_S) for _, responder in present)
+        asked = (self._ask(self._responders[local_rank], question, ARRIVALS_WITHIN_S) for local_rank in present)
         packets = await asyncio.gather(*asked)
         # One moment for the ages of all workers: the coordinator takes the times of one host as comparable.
         now, recorders_now = self._loop.time(), time.time()  # noqa: TID251 - the recorder's clock
@@ -226,7 +226,7 @@ class StackService:
         respond(Arrivals(wanted.request, now, now - began_at, found, ""))
 
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
-        """Return the stacks and the state of one worker; `brief` asks only for the stack of its main thread."""
+        """Return the stacks and the state of one worker; with `brief`, only the stack of its main thread."""
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.connection.pid
         began_at, before = self._loop.time(), sample_process(pid) if pid else None
@@ -242,7 +242,7 @@ class StackService:
         answer = await self._inspect(responder, packet, after)
         shown = answer.threads[:1] if brief else answer.threads
         waits_for = clip(await self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
-        # All parts of a sample share one limit.
+        # In a brief sample, the stack shares its limit only with `stands_at`; in another one, with two more parts.
         most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places) - len(waits_for.encode())
         return WorkerStacks(
             rank=rank,

@@ -80,11 +80,11 @@ class WorkerAnswer(Struct, frozen=True):
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
-    """The first collective that it waits in, or else the last one that is over."""
+    """The first collective that it waits in, or else one in which it gets on, or else the last one that is over."""
     members: int = 0
     """The number of ranks in the group of that collective; 0 if not known."""
     places: bytes = b""
-    """Its places in its other groups, encoded by `pack_places`."""
+    """Its other places in its groups, encoded by `pack_places`, which leaves out that of `collective`."""
     network_bytes: int = 0
     """The bytes that its connections have sent and received; 0 if not known."""
     stands_at: str = ""
@@ -159,12 +159,12 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
             threads.append([])
         elif threads and (frame := _FRAME.match(line)):
             threads[-1].append(frame.groups())
-    own = [frames for frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
-    names = ["MainThread", *("thread" for _ in own)]
-    ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
+    others = [frames for frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
+    names = ["MainThread", *("thread" for _ in others)]
+    ordered = [*others[-1:], *(frames for frames in others[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
     stands_at = _script_position(ordered[0], folder) if ordered else ""
-    return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, own)))
+    return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, others)))
 
 
 def _is_debugged(frames: Iterable[Sequence[object]]) -> bool:

@@ -45,7 +45,7 @@ _LOG_LINE = re.compile(
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*\b(?:ERROR|CRITICAL)\b")
 """An error that Python's logging wrote, which may have ended the program."""
 
-_OFFER = re.compile(
+_ADVICE = re.compile(
     r"usage: |(?:tip: )?(?:set|see|pass|use|try|run|for)\b.*--help|for (?:more )?(?:details|information)\b"
     r"|(?:set|see|pass|use|try|run with)\b.*\bfor (?:\w+ ){0,3}(?:details|information|trace|traceback)\.?$",
     re.IGNORECASE,
@@ -82,7 +82,10 @@ def without_native_frames(lines: Iterable[str]) -> list[str]:
 
 
 def program_lines(lines: Iterable[str]) -> list[str]:
-    """Return the lines of the program itself: no blank lines, no C++ stacks, and of log lines only errors."""
+    """Return the lines of the program itself, and errors that were logged.
+
+    Blank lines, C++ stacks, source below warnings, and other lines of logs are left out.
+    """
     kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
     return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]
 
@@ -91,6 +94,7 @@ def last_statement(lines: Iterable[str]) -> str:
     """Return the last thing that a program says of its end, on one line; empty if it says nothing.
 
     `lines` are not blank. A line that follows a colon is joined to the line above; other indented lines are left out.
+    Advice on how to use the program counts only if there is nothing else.
     """
     said: list[str] = []
     for line in lines:
@@ -98,4 +102,4 @@ def last_statement(lines: Iterable[str]) -> str:
             said[-1] += f" {line.strip()}"
         elif not said or line[0] != " ":
             said.append(line.strip())
-    return next((text for text in reversed(said) if not _OFFER.match(text)), said[-1] if said else "")
+    return next((text for text in reversed(said) if not _ADVICE.match(text)), said[-1] if said else "")

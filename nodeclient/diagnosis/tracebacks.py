@@ -28,7 +28,7 @@ FOLDED_LINES_MAX = 6
 """The limit of an exception's text in lines: errors of NCCL have four, and more may be the program's next output."""
 
 _HEADER = re.compile(r"(?:.*(?:\S|[\d%|)\]] ))?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
-"""The header of a traceback. A progress bar may stand before it, but no word and blank, as in `Original Traceback`."""
+"""The header of a traceback. A progress bar may stand before it, but not a word: `Original Traceback` is no header."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent .*[─-][╮+]")
 """The header of the library rich, which typer uses too. In a log it is indented, and cut off if there is no room."""
@@ -107,14 +107,14 @@ class LoggedError(Struct, frozen=True):
     exception: int
     """The index of the first line of its text."""
     end: int
-    """The index after its text; the lines from there may belong to it."""
+    """The index after the lines of its text that were read; a long text goes on from there."""
     origin: ErrorOrigin = ErrorOrigin.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
     """Return the error that ended a program, if the lines show it. `killed`: a signal ended the program."""
     if killed:
-        # After this message, Python's fault handler may write a traceback, which shows nothing new.
+        # After the message of C++, Python's fault handler may write a traceback, which shows nothing new.
         lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
     errors = list(_logged_errors(lines))
     if killed:
@@ -307,6 +307,7 @@ def _begins_another(line: str) -> bool:
 
 
 def _skip_indented(lines: Sequence[str], index: int) -> int:
+    """Return the index of the first line, from `index` on, that is neither indented nor blank."""
     while index < len(lines) and (not lines[index] or lines[index][0] == " "):
         index += 1
     return index
