@@ -15,8 +15,8 @@ from nodeclient.host.process_state import read_if_there
 def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
     """Yield the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
 
-    Each directory comes with whether it is of version 2, where all controllers share directories. The limits of all
-    groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
+    Each directory, which need not exist, comes with whether it is of version 2, where all controllers share
+    directories. The limits of all groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
     """
     for group in read_if_there(host.processes / "self/cgroup").splitlines():
         _, controllers, path = group.split(":", 2)

@@ -55,7 +55,7 @@ class WorkersPerNodeError(OperationalError):
 
 
 class Host(Struct, frozen=True):
-    """The places where the kernel and the driver describe the devices."""
+    """A host, given as the places where its kernel and its driver describe it."""
 
     devices: Path = Path("/dev")
     system: Path = Path("/sys")
@@ -214,7 +214,8 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
         return Gpu(f"unknown-{index}", None)
     pci = _structure(nvml, "nvmlDeviceGetPciInfo_v3", device, layout=_PCI_INFO)
     minor = _structure(nvml, "nvmlDeviceGetMinorNumber", device, layout=_MINOR)
-    # Since 510, drivers report the memory in use without what they reserve; since 570, a field has the recovery action.
+    # From release 510 on, NVIDIA's drivers leave the memory that they reserve out of the used memory. From 570 on, a
+    # field has the recovery action.
     memory = _structure(nvml, "nvmlDeviceGetMemoryInfo_v2", device, layout=_MEMORY, first=_MEMORY_VERSION)
     recovery = _structure(nvml, "nvmlDeviceGetFieldValues", device, 1, layout=_FIELD_VALUE, first=_RECOVERY_ACTION)
     return Gpu(

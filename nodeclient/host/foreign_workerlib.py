@@ -24,7 +24,7 @@ class ForeignWorkerlibError(OperationalError):
 def check_workerlib() -> None:
     """Check that `import workerlib` gives ours, and no other lies in its folder. Raises `ForeignWorkerlibError`."""
     ours = Path(PACKAGE_PARENT, "workerlib", "__init__.py")
-    foreign = next(Path(PACKAGE_PARENT).glob("workerlib-*-info"), None)
+    foreign = next(Path(PACKAGE_PARENT).glob("workerlib-*-info"), None)  # ours is of the distribution coordinatord
     if foreign is not None:
         raise ForeignWorkerlibError(
             f"{ours.parent} has files of another project: its package {foreign.stem} is installed there as well. "

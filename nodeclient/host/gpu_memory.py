@@ -29,7 +29,8 @@ from nodeclient.host.process_state import (
 )
 
 _ENDING_STATES = frozenset("DZX")
-"""Waiting in the kernel, zombie and dead: the states of a killed process until the driver has released its memory."""
+"""The states of a killed process until the driver has released its memory: it waits in the kernel, which a living
+process may do as well, or is a zombie, or dead."""
 
 _PF_EXITING = 0x4
 """The flag in linux/sched.h of a process that is ending."""
@@ -48,27 +49,27 @@ async def sample_gpus(
     """Return `uses_of` the GPUs that workers see; nothing if NVIDIA's driver is missing, hangs, or may not be used."""
     if not (host.devices / "nvidiactl").exists():
         return ()
-    with suppress(OSError):
+    with suppress(OSError):  # the system has no free thread, or a file of the kernel cannot be read
         sample = in_thread(lambda: uses_of(visible_gpus(environ, host), host, os.getpid()), "gpus")
         await asyncio.wait([sample], timeout=within_s)
         return sample.result() if sample.done() else ()
     return ()
 
 
-def uses_of(gpus: Iterable[Gpu], host: Host, node: int) -> tuple[GpuUse, ...]:
+def uses_of(gpus: Iterable[Gpu], host: Host, node_pid: int) -> tuple[GpuUse, ...]:
     """Return which of these GPUs have more than `FREE_BYTES` in use, and the processes that may have it.
 
-    `node` is the process that may have adopted orphans of its workers.
+    `node_pid` is the process of nodeclient, which may have adopted orphans of its workers.
     """
     used = [gpu for gpu in gpus if gpu.used_bytes > FREE_BYTES]
-    users = list(_users_of_cuda(host, node)) if used else []
+    users = list(_users_of_cuda(host, node_pid)) if used else []
     return tuple(
-        GpuUse(gpu.file or gpu.name, gpu.used_bytes, tuple(user for user, files in users if (gpu.file or "") in files))
+        GpuUse(gpu.file or gpu.name, gpu.used_bytes, tuple(user for user, files in users if gpu.file in files))
         for gpu in used
     )
 
 
-def _users_of_cuda(host: Host, node: int) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
+def _users_of_cuda(host: Host, node_pid: int) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
     """Yield the processes that have initialised CUDA, each with the names of its open device files.
 
     cuInit opens `nvidia-uvm`, and NVML does not. The name "" is always there, for a GPU whose file is not known.
@@ -77,19 +78,19 @@ def _users_of_cuda(host: Host, node: int) -> Iterator[tuple[GpuProcess, frozense
         if not folder.name.isdigit():
             continue
         files = {path.name for path in open_files(folder) if path.parent == host.devices}
-        if "nvidia-uvm" in files and (process := _gpu_process(int(folder.name), host.processes, node)) is not None:
+        if "nvidia-uvm" in files and (process := _gpu_process(int(folder.name), host.processes, node_pid)) is not None:
             yield process, frozenset({"", *files})
 
 
-def _gpu_process(pid: int, processes: Path, node: int) -> GpuProcess | None:
+def _gpu_process(pid: int, processes: Path, node_pid: int) -> GpuProcess | None:
     fields = stat_fields(pid, processes)
     if not fields:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
     parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
-    # The node has started its children that lead a session, and has adopted the others from its workers. Other orphans
-    # are children of init, as services are, and only those of workers have a worker's environment.
-    orphaned = not leads_session if parent == node else parent == _INIT and _was_of_worker(pid, processes)
+    # The node's process has started its children that lead a session, and has adopted the others from its workers.
+    # Other orphans are children of init, as services are, and only those of workers have a worker's environment.
+    orphaned = not leads_session if parent == node_pid else parent == _INIT and _was_of_worker(pid, processes)
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)
     return None

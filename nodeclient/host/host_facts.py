@@ -111,7 +111,7 @@ def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
 
 
 def _xids(kmsg: Path) -> dict[str, Any]:
-    """Return the node's own errors in the kernel's log; no field if it shows no record, since it is unreadable then."""
+    """Return the errors in the kernel's log that no script has caused; no field without a record: it is unreadable."""
     records = read_records(kmsg)
     found: tuple[Xid, ...] = tuple(xid for xid in xids(records) if xid.code in OF_THE_NODE)[-XIDS_MAX:]
     return {"xids": found} if records else {}
@@ -163,15 +163,15 @@ def describe_mount(folder: Path, mounts: str) -> str:
     """Describe the mount that a directory is on, by the text of a mountinfo file; empty if it has none.
 
     proc_pid_mountinfo(5) has its format. `folder` is without links. The line of a mount may come before that of its
-    parent. So the search follows the ids, from the root down the tree to the last mount above the directory.
+    parent. So the search follows the ids, from the root of the tree to the last mount on the way to the directory.
 
-    Where several mounts on one parent are above the directory, the one with the shortest path hides the others, since
-    the way to them leads through it. If two have the same path, the later line hides the earlier one.
+    Several mounts on this way may have one parent. Then the one with the shortest path was mounted last, or it would be
+    the parent of the others, and it hides them. If two have the same path, the later line hides the earlier one.
     """
     lines = [match.groups() for line in mounts.split("\n") if (match := _MOUNT.match(line))]
     ids = {mount for mount, *_ in lines}
     above = defaultdict[str, list[tuple[Path, str, str]]](list)
-    """The mounts above the directory by their parents' ids, with an empty id for a parent that is not visible."""
+    """The mounts on the way to the directory, by their parents' ids; empty for a parent that is not visible."""
     for mount, parent, escaped, kind, device in lines:
         point = Path(_unescaped(escaped))
         if folder.is_relative_to(point):

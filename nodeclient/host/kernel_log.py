@@ -27,7 +27,7 @@ _XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \((?:PCI:)?(?P<gpu>.*?)\): 
 
 
 def read_records(kmsg: Path = KMSG) -> list[str]:
-    """Return the present lines of the log, oldest first; none if this process may not read it. Never raises."""
+    """Return the lines of the present records, oldest first; none if this process may not read them. Never raises."""
     read = bytearray()
     with suppress(OSError), open(kmsg, "rb", buffering=0, opener=_open_without_waiting) as file:
         for _ in range(RECORDS_MAX):

@@ -29,7 +29,7 @@ class Memory(Struct, frozen=True):
 
 
 def memory(host: Host) -> Memory:
-    """Return the memory of the host, or of the control group with the lowest limit. Raises `OSError`."""
+    """Return the memory of the host; each size is that of a control group if it is less there. Raises `OSError`."""
     text = (host.processes / "meminfo").read_text(encoding="ascii", errors="replace")
     fields = {name: int(kilobytes) * 1024 for name, kilobytes in _FIELD.findall(text)}
     total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])

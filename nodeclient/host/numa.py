@@ -4,7 +4,7 @@ A host has several NUMA nodes: groups of CPUs with memory of their own, and each
 worker on a CPU elsewhere reaches its memory and its GPU more slowly.
 
 The choices are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is needed, and workers
-are bound even with fewer GPUs than workers, or none. `spawn` applies the binding.
+are bound even with fewer GPUs than workers, or none. `workers.spawn` applies the binding.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 def listening_address(advertised: str | None, *, standalone: bool) -> str:
     """Return the address of this host to listen at for other agents; empty for all addresses.
 
-    Agents connect to the `advertised` address, or else to the one by which the coordinator knows this node. The latter
-    is loopback if all nodes are on one host, which only a `standalone` node knows.
+    Agents connect to the `advertised` address, or else to the one by which the coordinator knows this node. The
+    coordinator knows it by loopback if all nodes are on one host. Only a `standalone` node knows that they are.
     """
     if advertised is None:
         return LOOPBACK if standalone else ""

@@ -11,8 +11,8 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
-"""The value of SLURM_MAX_NORMAL_STEP_ID in slurm.h: greater ids belong to no step of srun, but to the batch script, an
-interactive shell and the like."""
+"""The value of SLURM_MAX_NORMAL_STEP_ID in slurm.h. All steps of srun have lower ids; the batch script, an interactive
+shell and the like have higher ones."""
 
 _NUMBER = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -79,7 +79,7 @@ def srun_advice(environ: Mapping[str, str]) -> str | None:
     if job is None or nodes is None or nodes <= 1 or (step is not None and step < SLURM_STEP_MAX):
         return None
     return (
-        f"Slurm has given job {job} {nodes} nodes, but this is one nodeclient on one of them: start it on all by "
+        f"Slurm has given {nodes} nodes to job {job}, but this is one nodeclient on one of them: start it on all by "
         "srun --ntasks-per-node=1 nodeclient ..."
     )
 

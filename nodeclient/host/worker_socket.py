@@ -154,7 +154,7 @@ class MessageSocket(WorkerSocket[C], Generic[C, Message]):
             self._flush(connection)
 
     def end(self, connection: C) -> None:
-        """Close a connection whose worker is gone, or is none of this node."""
+        """Close a connection that is over or has failed, and give it to `on_end`."""
         self.forget(connection)
         self._on_end(connection)
 
