@@ -37,7 +37,7 @@ def run(config: CommandConfig) -> int:
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):
         if config.verb is Verb.DRAIN:
-            before = config.nodes[:number] if config.dry_run else ()  # a dry run has not drained these
+            before = config.nodes[:number] if config.dry_run else ()  # a dry run only assumes that these are drained
             body = DrainBody(body.by, body.reason, body.dry_run, config.ahead, before)
         try:
             _write(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))

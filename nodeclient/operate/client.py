@@ -68,10 +68,12 @@ SILENT_S_MAX = 45.0
 """How long a stream may be silent: a coordinator sends a comment every 15 s, and two of them may be lost."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""The limit of an answer: ten times that of 20,000 nodes, the coordinator's own limit, with some 300 bytes each."""
+"""The limit of an answer. The largest one is about 20,000 nodes, the limit of a coordinator, with some 300 bytes for
+each. This is ten times as much."""
 
 EVENT_BYTES_MAX = 256 * 1024
-"""The limit of one line of a stream: ten times a reason of 4,096 characters, each escaped as in JSON."""
+"""The limit of one line of a stream. A reason has 4,096 characters at most, and JSON may need 6 bytes for each. This is
+ten times as much."""
 
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
@@ -179,7 +181,7 @@ _ADDRESS_ERRORS = (OSError, UnicodeError, http.client.HTTPException, _WrongAnswe
 
 
 class Client:
-    """The addresses of a coordinator, and the requests to it."""
+    """Sends requests to the first of several coordinators that answers."""
 
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings, ends_at: float = math.inf) -> None:
         """Send requests to the first of these `coordinators` that answers, with a token from `access`.
@@ -196,7 +198,7 @@ class Client:
 
     @property
     def where(self) -> str:
-        """The address that answered last."""
+        """The coordinator that answered last; the first one before any answer."""
         return str(self._contacts[0].coordinator)
 
     def _within(self, seconds: float) -> float:
@@ -299,9 +301,9 @@ class Client:
                 _get_health(connection)
 
     def clock_ahead_s(self) -> float:
-        """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
+        """Return by how many seconds at least this host's clock is ahead of a coordinator's; negative if it is behind.
 
-        It is 0 if both may be equal: a coordinator tells whole seconds, at some time between request and answer.
+        It is 0 if the clocks may agree: a coordinator tells whole seconds, at some time between request and answer.
         """
 
         def ask(contact: ContactPoint) -> float:

@@ -109,7 +109,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
 
 
 def _shrunk(widths: Sequence[int], kept: Sequence[int], room: int) -> list[int]:
-    """Return widths that fit: the last column shrinks first, then always the widest of the others."""
+    """Return widths that fit. First the last column shrinks, then always the widest other one, then the last again."""
     shrunk = list(widths)
     last = kept[-1]
     excess = _total(shrunk, kept) - room

@@ -52,6 +52,7 @@ def node_path(node: str) -> str:
 def query(**values: object) -> str:
     """Return a query with those of the values that are given."""
     given = {name: value for name, value in values.items() if value is not None}
+    # A query may have colons (RFC 3986, 3.4), and the place of a log has four.
     return f"?{urlencode(given, doseq=True, safe=':')}" if given else ""
 
 

@@ -20,7 +20,7 @@ def run(config: PageConfig) -> int:
     """Print only the link on standard output, and notes for the user on standard error."""
     client = Client(config.coordinators, config.access)
     link = read(PageLinkAnswer, client.post("/v1/page/link", PageLinkBody()))
-    if client.certificate is None:
+    if client.certificate is None:  # a coordinator without TLS gives no code, since it lets everybody in
         write([f"http://{client.where}/"])
         return ExitCode.OK
     write([f"https://{client.where}/#enter={link.code}"])

@@ -183,10 +183,10 @@ def _facts(job: JobStatus) -> Iterable[str]:
     nodes = "" if job.ended and not job.nodes else f", {counted(len(job.nodes), 'node')}{spares}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     yield _progress(job)
-    worse = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
-    yield from (f"{way} on {why}" for way, why in worse if why and why not in job.reason)
+    slower = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
+    yield from (f"{way} on {why}" for way, why in slower if why and why not in job.reason)  # such as `node a: reason`
     yield "" if job.laggard is None else job.laggard.sentence
-    yield job.unseen
+    yield job.unseen  # why a hang would not be noticed
     yield "" if job.kept is None else _kept(job.kept, job.reason)
     yield _copies(job)
     if job.earlier:
@@ -239,7 +239,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if resumed and resumed not in reason:
         redone = "" if kept.redone is None else f", {redone_words(kept.redone, at_least=kept.redone_at_least)}"
         parts.append(f"resumed {resumed}{redone}")
-    parts.append(kept.unstepped)
+    parts.append(kept.unstepped)  # which ranks never call `ctx.step`
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:

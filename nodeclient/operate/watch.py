@@ -31,7 +31,7 @@ POLL_EVERY_S = 1.0
 """The interval of requests: nodes report once a second."""
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""Switches to the alternate screen, which has no history, hides the cursor, and prevents long lines from wrapping."""
+"""Hides the cursor, prevents long lines from wrapping, and switches to the alternate screen, which has no history."""
 
 LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 """Undoes `ENTER`."""
@@ -135,8 +135,8 @@ class _Screen:
         if len(lines) > room:
             lines = [*lines[: max(0, room - 1)], f"and {counted(len(lines) - room + 1, 'more line')}"]
         title = output.paint(title if output.columns is None else cut(title, output.columns), colour)
-        # A line is erased before it is written: behind a line as wide as the terminal, the cursor stands on its last
-        # character.
+        # A line is erased before it is written. After a line as wide as the terminal, the cursor is still on its last
+        # character, which would be erased.
         *above, last = (title, "", *lines)
         drawn = "".join(f"{END_OF_LINE}{line}\r\n" for line in above)
         self._write(f"{HOME}{drawn}{END_OF_SCREEN}{last}")
@@ -162,7 +162,7 @@ class _Screen:
         self.enter()
 
     def _write(self, text: str) -> None:
-        """Write past Python's buffer, which `suspend` must not enter a second time."""
+        """Write without Python's buffer, which the signal handler `suspend` must not use amid a write."""
         data = text.encode(errors="replace")
         while data:
             data = data[os.write(self._out, data) :]

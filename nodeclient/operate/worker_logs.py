@@ -23,7 +23,7 @@ from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.lines import LineCutter, WorkerLabel, as_lines, as_overwritten, make_prefix, prefixed
 
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""Text that could control a terminal: all escape sequences but colours, and control characters but ends of lines."""
+"""Text that could control a terminal: escape sequences but colours, control characters but tabs and ends of lines."""
 
 Key = tuple[int | None, str]
 """The rank and the stream of a log."""
@@ -52,7 +52,7 @@ class _LogParts:
         self._config = config
         self._run = config.run or ""
         self._first_round: int | None = None
-        """The round of the first part. Only of its logs the end is wanted; of later rounds' logs all is."""
+        """The round of the first part. Only the end of its logs is wanted, and all text of later rounds' logs."""
         self._round: int | None = None
         """The round of the last part."""
         self._places: dict[Key, str] = {}
@@ -65,6 +65,7 @@ class _LogParts:
 
         Without `--follow`, raises `LostError` if the coordinator becomes unreachable.
         """
+        # With `answered=False`, an error before the first part ends the command.
         streams = repeat(self._stream, answered=False) if self._config.follow else self._stream()
         for data in streams:
             part = read(LogPart, data, "part")
@@ -166,8 +167,12 @@ class _LogPrinter:
                 self._write(key, unfinished + b"\n")
 
     def _write(self, key: Key, pieces: bytes) -> None:
-        lines, unfinished = as_overwritten(pieces) if self._output.is_terminal else (as_lines(pieces), b"")
-        lines += unfinished + b"\n" if unfinished else b""
+        if self._output.is_terminal:
+            lines, unfinished = as_overwritten(pieces)
+            if unfinished:  # it gets a line of its own, since the next text may be of another worker
+                lines += unfinished + b"\n"
+        else:
+            lines = as_lines(pieces)
         if lines:
             write_text(self._sanitised(prefixed(self._labels[key], lines).decode(errors="replace")))
 

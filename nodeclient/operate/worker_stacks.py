@@ -99,10 +99,10 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
-    """Yield a line for each collective in which workers wait, with the longest of their times in it."""
-    waiting = [(worker.collective, worker.rank) for worker in workers if worker.collective is not None]
+    """Yield a line for each collective that workers are in, or were in last, with the longest of their times in it."""
+    located = [(worker.collective, worker.rank) for worker in workers if worker.collective is not None]
     places: dict[CollectiveStatus, tuple[CollectiveStatus, list[int]]] = {}
-    for collective, rank in sorted(waiting, key=lambda pair: -pair[0].age_s):
+    for collective, rank in sorted(located, key=lambda pair: -pair[0].age_s):
         places.setdefault(replace(collective, age_s=0.0), (collective, []))[1].append(rank)
     for longest, ranks in places.values():
         yield f"  {_collective(longest)}{'' if len(ranks) == len(workers) else f' ({_ranks(sorted(ranks))})'}"
