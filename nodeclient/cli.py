@@ -45,9 +45,9 @@ def _run() -> int:
         from nodeclient.remote import UP_HOST  # noqa: PLC0415
 
         if sys.argv[1:] == [UP_HOST]:  # `nodeclient up` has started this process on its host
-            from nodeclient.remote.far_end import receive_task  # noqa: PLC0415
+            from nodeclient.remote.far_end import receive_errand  # noqa: PLC0415
 
-            code = receive_task()
+            code = receive_errand()
             if code is not None:
                 return code
             # Now the command line in `sys.argv` is that of a node.

@@ -92,11 +92,11 @@ class _Up:
         """Pass a signal on to all nodes, as if each were in this terminal; before there are any, end."""
         if not self._signals.counts(signum, asyncio.get_running_loop().time()):
             return
-        waits = self._fleet.record_signal(signum)
+        waits_for_nodes = self._fleet.record_signal(signum)
         self._pass_on(signum)
         if not self._nodes:
             work.cancel()
-        elif not waits and not self._hurry.done():
+        elif not waits_for_nodes and not self._hurry.done():
             self._hurry.set_result(None)
             for link in self._nodes:
                 link.kill()
@@ -112,9 +112,9 @@ class _Up:
                 link.send(b"\n")
 
     async def _work(self) -> int:
-        tasks = await self._start()
-        for link, task in zip(self._nodes, tasks, strict=True):
-            link.send(encode_line(task))  # at once, so that no signal reaches a node before its task
+        starts = await self._start()
+        for link, start in zip(self._nodes, starts, strict=True):
+            link.send(encode_line(start))  # at once, so that no signal reaches a node before its start
         await asyncio.gather(*map(self._attend, self._nodes))
         return self._fleet.exit_code
 

@@ -41,7 +41,7 @@ class LinkError(OperationalError):
     """No errand came: the connection broke, or somebody has started this program by hand."""
 
 
-def receive_task() -> int | None:
+def receive_errand() -> int | None:
     """Receive an errand: serve as the coordinator's host and return the exit code, or return None to run as a node.
 
     For a node, it sets this process's arguments and environment. Raises `LinkError`, and errors of the coordinator.
@@ -60,21 +60,21 @@ def receive_task() -> int | None:
     except OSError as error:
         arrival = structs.replace(arrival, problem=f"{error.strerror}")
     _send(arrival)
-    task = decode_line(next(lines, b""), RunNode)
-    if task is None:  # `up` is gone, since another host is not ready
+    start = decode_line(next(lines, b""), RunNode)
+    if start is None:  # `up` is gone, since another host is not ready
         return ExitCode.UNAVAILABLE
-    sys.argv[1:] = task.arguments
-    # ssh may have no PATH with this Python, by which `python` in the node's command is the same one.
+    sys.argv[1:] = start.arguments
+    # The PATH that ssh sets may lack this Python. With it in front, `python` in the node's command is this one.
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    if task.token:
-        os.environ[VARIABLE] = task.token
+    if start.token:
+        os.environ[VARIABLE] = start.token
     threading.Thread(target=_pass_on_signals, args=[lines], name="link", daemon=True).start()
     return None
 
 
 async def _serve(lines: Iterator[bytes], arrival: Arrival) -> int:
     async with EmbeddedCoordinator("text") as embedded:
-        await embedded.start(*FOR_OTHERS, shared=True)
+        await embedded.start(*FOR_OTHERS, shared=True)  # it serves the nodes on all hosts
         access = AccessSettings(config_home=os.environ.get("XDG_CONFIG_HOME", ""))
         token = await asyncio.to_thread(Client([Endpoint(LOOPBACK, embedded.port)], access).node_token)
         _send(structs.replace(arrival, port=embedded.port, token=token))

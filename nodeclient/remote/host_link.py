@@ -26,9 +26,9 @@ SSH = shlex.split(
     "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
     " -o ServerAliveInterval=5 -o ServerAliveCountMax=4 --"
 )
-"""No terminal and no questions: a host whose key or user is not known yet is an error. It may use a connection that
-another ssh of the user shares, and shares none itself, since an ssh that shares its connection lives on. It forwards no
-ports, which other sessions of the user may forward already. Silence of 20 s ends it."""
+"""No terminal and no questions: a host whose key or user is not known yet is an error. This ssh may use a connection
+that another ssh of the user shares. It shares none itself, since an ssh that does lives on after its program. It
+forwards no ports, which other sessions of the user may forward already. Silence of 20 s ends it."""
 
 ANSWER_WITHIN_S = 60.0
 """How long a host may take for an answer: a login may take 20 s, and imports take seconds on a slow file system. The
@@ -89,7 +89,7 @@ class HostLink:
 
     @classmethod
     async def open(cls, host: str, program: str, write: Write, tasks: Tasks) -> HostLink:
-        """Start the `program`, a Python, by ssh; on this host start our own without it. Raises `HostError`."""
+        """Start the `program`, a Python, by ssh; on this host start our own Python, without ssh. Raises `HostError`."""
         own = "@" not in host and bool(await own_addresses(host))
         words = (sys.executable if own else program, "-P", "-m", "nodeclient", UP_HOST)  # -P: no modules of the home
         argv = words if own else (*SSH, host, shlex.join(words))
@@ -141,7 +141,10 @@ class HostLink:
             self._stdin.write(line)
 
     async def close(self, within_s: float) -> None:
-        """Close the program's input, so that it ends, and kill it after `within_s`; at once if it is a silent ssh."""
+        """Close the program's input, so that it ends, and kill it after `within_s`.
+
+        An ssh that has given no answer is killed at once.
+        """
         self._stdin.close()
         await asyncio.wait([self._exited], timeout=within_s if self.is_here or self.arrival.release else 0)
         self.kill()
@@ -152,7 +155,7 @@ class HostLink:
         self._transport.close()
 
     async def _end(self) -> int:
-        """Wait until the program ends, which has closed its output; return the exit code, or `LOST`.
+        """Wait for the end of the program, which has closed its output before; return the exit code, or `LOST`.
 
         Standard error may stay open: the ssh to a jump host, which other sessions share, may hold it for hours.
         """

@@ -29,7 +29,7 @@ class Message(Struct, frozen=True, tag=True):
 
 
 class Errand(Message, frozen=True, tag=True):
-    """The task of a host."""
+    """The part that a host is asked to do: to run a node, or to bring up the coordinator."""
 
     workdir: str | None
     """The directory of its node; None to bring up the coordinator."""
@@ -41,10 +41,10 @@ class Arrival(Message, frozen=True, tag=True):
     release: Annotated[str, printable(64)]
     """The release of nodeclient, which must be that of `up`."""
     address: Annotated[str, printable(64)] = ""
-    """The address at which sshd was reached, by which nodes reach a coordinator on this host; empty if sshd does not
-    say it."""
+    """The address at which this host's sshd was reached, and at which nodes reach a coordinator on this host. Empty if
+    sshd does not say it."""
     peer: Annotated[str, printable(64)] = ""
-    """The address from which sshd was reached, by which this host's node reaches a coordinator beside `up`."""
+    """The address of `up`'s host, as sshd sees it. The node on this host reaches a coordinator on `up`'s host by it."""
     problem: Annotated[str, printable(256)] = ""
     """Why the directory cannot be entered; empty if it can be."""
     port: Annotated[int, Meta(ge=0, le=PORT_MAX)] = 0
@@ -71,7 +71,7 @@ def encode_line(message: Message) -> bytes:
 
 
 def decode_line(line: bytes, kind: type[Kind]) -> Kind | None:
-    """Decode a line; None if it is no message of this kind, such as output of a login shell's own files."""
+    """Decode a line; None if it is no message of this kind, such as output of a login shell's startup files."""
     try:
         return json.decode(line, type=kind)
     except ERRORS:
