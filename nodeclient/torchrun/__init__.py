@@ -1,8 +1,8 @@
 """A rendezvous backend for torchrun: `torchrun --rdzv-backend=coordinatord --rdzv-endpoint=HOST[:PORT] ...`.
 
-Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and its worker group counts
-as one worker, which torchrun itself starts and ends. `parameters` parses torchrun's parameters, and replaces our flags
-in log lines by its own. `membership` runs the session with the coordinator in a thread of its own, where
+Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and all its workers
+together count as one, which torchrun itself starts and ends. `parameters` parses torchrun's parameters, and replaces
+our flags in log lines by torchrun's. `membership` runs the session with the coordinator in a thread of its own, where
 `torchrun_node` is the shell of the agent. `stores` serves each round's store, and torchrun's agent calls `handler`.
 
 Every torchrun on a host with this package loads this file, even with other backends, and while torch's own rendezvous

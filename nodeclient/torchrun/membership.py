@@ -1,6 +1,6 @@
 """This torchrun process's membership in the job: connects torchrun's threads with the node, which runs in its own.
 
-torchrun's worker group counts as one worker. It lives from when torchrun gets a round until torchrun asks for the next
+All workers of this torchrun count as one, which lives from when torchrun gets a round until torchrun asks for the next
 one: torchrun reports nothing else about it. The node can ask only one thing of torchrun: to end its round. The
 attribute `round_over` says so, and torchrun's agent looks at it ten times a second (`num_nodes_waiting`).
 """
@@ -157,7 +157,7 @@ class Membership:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
 
         `failed` says that torchrun ends because its workers failed. Otherwise they have succeeded, or a signal ends
-        torchrun: then its round, if it has one, has not failed, and ends by `end_round`.
+        torchrun. After a signal, the round has not failed: if there is one, the node ends it by `end_round`.
         """
         if failed:
             self._report_dead_workers("the workers of this torchrun failed for good, see its own output")

@@ -51,6 +51,7 @@ _TORCHRUN_NAMES = {
 """torchrun's names of our flags, or variables instead of flags that torchrun lacks."""
 
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _TORCHRUN_NAMES))
+"""One of these flags, and not the beginning of a longer flag."""
 
 
 class TorchrunConfig(Struct, frozen=True):

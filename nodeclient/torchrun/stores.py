@@ -36,6 +36,9 @@ ROLE_INFO = "torchelastic/role_info/"
 SERVE_WITHIN_S = 60.0
 """How long group rank 0 may take to serve the store after its node has answered a probe."""
 
+ROUND_ENDS_WITHIN_S = 60.0
+"""How long the end of the round may come after an error of its store: most likely the node that serves it is lost."""
+
 CONNECT_WITHIN = timedelta(seconds=60)
 """How long torch may take to connect to a store that has just accepted a connection. It also looks up the name of the
 store's address: 10 s if no name server answers, by the defaults of resolv.conf(5), and 30 s with three of them."""
@@ -52,7 +55,7 @@ ACCEPT_WITHIN_S = 2.0
 
 
 class RoundOverError(OperationalError):
-    """The round was over before its store was usable. There is no store."""
+    """The round was over before its store was usable, so there is no store to return."""
 
 
 class AgentStoreError(OperationalError):
@@ -82,7 +85,7 @@ def connect(address: str, port: int, membership: Membership) -> TCPStore:
     try:
         store = TCPStore(address, port, is_master=False, timeout=CONNECT_WITHIN)
     except DistError as error:
-        if membership.wait_until_over(SERVE_WITHIN_S):
+        if membership.wait_until_over(ROUND_ENDS_WITHIN_S):
             raise RoundOverError from None
         raise AgentStoreError(f"cannot connect to the store of the round: {_first_line(error)}") from None
     store.set_timeout(TIMEOUT)
@@ -119,7 +122,7 @@ class AgentStore(PrefixStore):
         """What this agent has written under `ROLE_INFO`, such as its number of workers."""
 
     def set(self, key: str, value: str) -> None:
-        """Set a value; once the round is over, do nothing."""
+        """Set a value; an error is ignored if the round is over or then ends."""
         if key.startswith(ROLE_INFO):
             self._own = json.loads(value)
         self._unless_over(partial(super().set, key, value), None)
@@ -127,8 +130,8 @@ class AgentStore(PrefixStore):
     def get(self, key: str) -> bytes:
         """Return a value as soon as it exists; once the round is over, return a plausible one."""
         self._wait_for([key])
-        is_there = not self._membership.wait_until_over(0)
-        return (is_there and self._unless_over(partial(super().get, key), b"")) or self._plausible_value(key)
+        goes_on = not self._membership.wait_until_over(0)
+        return (goes_on and self._unless_over(partial(super().get, key), b"")) or self._plausible_value(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return several values, each as `get` does."""
@@ -141,8 +144,8 @@ class AgentStore(PrefixStore):
         return self._unless_over(partial(super().add, key, value), 0)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until the keys exist or the round is over. Raises `DistStoreError` after the timeout."""
-        del timeout  # torchrun's agent sets the store's own
+        """Wait until the keys exist or the round is over. Raises `DistStoreError` after the store's timeout."""
+        del timeout  # torchrun's agent sets the store's own instead
         self._wait_for(list(keys))
 
     def _wait_for(self, keys: list[str]) -> None:
@@ -158,8 +161,7 @@ class AgentStore(PrefixStore):
         try:
             return operation()
         except DistError:
-            # Most likely the node that serves the store is lost. The round then ends soon.
-            if self._membership.wait_until_over(SERVE_WITHIN_S):
+            if self._membership.wait_until_over(ROUND_ENDS_WITHIN_S):
                 return otherwise
             raise
 

@@ -63,7 +63,7 @@ class TorchrunNode:
             stop_timeout_s=STOP_TIMEOUT_S,
         )
         self._participation = Participation(
-            # torchrun takes as long to end its workers in an unplanned stop as in a planned one.
+            # torchrun takes as long to end its workers in an unplanned stop as in a planned one, and kills them itself.
             Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, abort_timeout_s=STOP_TIMEOUT_S, kills=False),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
@@ -149,7 +149,7 @@ class TorchrunNode:
     # Effects
 
     def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
-        """Carry out an effect. None is about health, kept state or reused workers: its settings leave these out."""
+        """Carry out an effect. None of them is about health, kept state or reused workers: `Settings` asks for none."""
         job = self._config.job
         match effect:
             case effects.Probe():
@@ -167,7 +167,7 @@ class TorchrunNode:
                 self._participation.session.send(observed)
             case effects.Reconnect(reason):
                 self._participation.session.close(reason)
-            case effects.Notice(_, text, "connected"):  # is logged even if torch logs only warnings
+            case effects.Notice(_, text, "connected"):  # logged even if torch logs only warnings
                 log_coordinator(job, text)
             case effects.Notice(level, text, _):
                 # torchrun itself has reported already that its workers ended.
@@ -176,7 +176,7 @@ class TorchrunNode:
                 self._show(report)
             case effects.Waiting(reason):
                 self._torchrun.on_waiting(with_torchrun_names(reason))
-                log(job, Level.INFO, reason)  # replaces the names itself
+                log(job, Level.INFO, reason)  # `log` replaces the names itself
             case effects.Exit():
                 self._participation.end(self._own_exit or effect)
 
