@@ -67,7 +67,7 @@ def parse_token(text: str) -> AccessToken:
 
 
 def parse_tokens(text: str) -> tuple[AccessToken, ...]:
-    """Parse a file of tokens, one a line, and of comments (#). Raises `TokenFormError`, also if it has none."""
+    """Parse a file with one token or comment (#) a line. Raises `TokenFormError`, also if there is no token."""
     lines = (line.strip() for line in text.splitlines())
     found = tuple(parse_token(line) for line in lines if line and not line.startswith("#"))
     if not found:
@@ -76,5 +76,5 @@ def parse_tokens(text: str) -> tuple[AccessToken, ...]:
 
 
 def contains_token(text: str) -> bool:
-    """Whether a text contains a token, such as a command line, which everybody on the host can read."""
+    """Whether a text seems to contain a token. A command line must not: everybody on the host can read it."""
     return f"{PREFIX}." in text

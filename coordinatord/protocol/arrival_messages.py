@@ -70,14 +70,14 @@ class Arrivals(Strict, frozen=True, tag=True):
     held_s: Seconds
     """How long the node took to answer, to subtract from the round-trip time."""
     workers: Annotated[tuple[WorkerArrivals, ...], Meta(max_length=WORKERS_ASKED_MAX)]
-    """The workers that have a responder. A worker that has not answered, or whose torch has no flight recorder, has no
-    groups."""
+    """The workers that can be asked: they run the thread of `workerlib.responder`. A worker that has not answered, or
+    whose torch has no flight recorder, has no groups."""
     problem: Sentence
     """Why there are no arrivals; empty if there are."""
 
 
 def pack_ages(ages_s: Iterable[float]) -> bytes:
-    """Encode ages in seconds, from 0 to `AGE_US_MAX` microseconds, as microseconds in 4 bytes each."""
+    """Encode ages in seconds as microseconds in 4 bytes each; ages below 0 or above `AGE_US_MAX` are clipped."""
     ages_us = [min(max(0, round(age_s * 1e6)), AGE_US_MAX) for age_s in ages_s]
     return struct.pack(f"<{len(ages_us)}I", *ages_us)
 

@@ -12,7 +12,7 @@ from msgspec import Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Join, Message
-from coordinatord.protocol.schema import ERRORS, SchemaError, Without, decoder, plain_without, schema_error
+from coordinatord.protocol.schema import ERRORS, LeftOut, SchemaError, decoder, plain_without, schema_error
 from coordinatord.protocol.versions import SUPPORTED, later_than, version_mismatch
 
 Expected = TypeVar("Expected", bound=Message)
@@ -41,7 +41,7 @@ def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
     return _encoder.encode(message if as_it_is else plain(message, later_than(version)))
 
 
-def plain(message: Message, later: Without) -> dict[str, Any]:
+def plain(message: Message, later: LeftOut) -> dict[str, Any]:
     """Return a message as plain data without the `later` fields."""
     return {"type": type(message).__name__, **plain_without(message, later)}
 
@@ -53,7 +53,7 @@ def decode(frame: bytes, /, *expected: type[Message]) -> Message: ...
 
 
 def decode(frame: bytes, *expected: type[Any]) -> Any:
-    """Decode and validate one message of an `expected` class, of any version; later fields get their defaults.
+    """Decode and validate one message of an `expected` class; fields that its version lacks get their defaults.
 
     Raises `SchemaError` for any other bytes, and `VersionError` for a `Join` in an unsupported version. The version is
     checked first, because the other fields may have other meanings in another version.

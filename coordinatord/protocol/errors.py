@@ -53,7 +53,7 @@ class InternalError(CoordinatordError):
     def __init__(self, text: str, *, where: str, state: object, stimulus: object) -> None:
         """Describe a bug in the map or the program that `where` names, while it handled `stimulus`.
 
-        `state` is that of the missing key; None if it has none, or another error was raised.
+        `state` is that of the missing key; None if the key has none, or if another error was raised.
         """
         super().__init__(text)
         self.add_note(f"in {where}, state {_short(state)}, stimulus {_short(stimulus)}")

@@ -16,10 +16,10 @@ class ExitCode(IntEnum):
     """Data cannot be used (sysexits: EX_DATAERR): a state that is damaged or of a newer version, a dump that cannot be
     read, replicas that have diverged."""
     NO_INPUT = 66
-    """There is nothing to show: no state directory, no state in it, no such job (sysexits: EX_NOINPUT)."""
+    """There is nothing to show: no state directory, no state in it, no such job in it (sysexits: EX_NOINPUT)."""
     UNAVAILABLE = 69
-    """The coordinator or the master cannot be reached, or what was asked for is not there, such as a job or its stacks
-    (sysexits: EX_UNAVAILABLE)."""
+    """The coordinator or the master cannot be reached, or the coordinator does not have what was asked for, such as a
+    job or its stacks (sysexits: EX_UNAVAILABLE)."""
     INTERNAL = 70
     """A bug of this project."""
     OS_ERROR = 71

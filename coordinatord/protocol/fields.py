@@ -72,7 +72,7 @@ LINE_MAX = 240
 LAST_LINES_MAX = 40
 """How many of a worker's last lines are sent: a traceback through torch has some 30."""
 Line = Annotated[str, printable(LINE_MAX)]
-LOG_MAX = 1_024
+LOG_PATH_MAX = 1_024
 """The most characters of a path of logs. A longer path is left out, since a part of it is useless."""
 WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
 """An exit code of `subprocess`: -n means death by signal n, which a shell reports as 128 + n."""
@@ -92,4 +92,4 @@ CONSEQUENCES_MAX = 8
 """How many workers a list of failures, early ends, stragglers or the like names; the others are counted."""
 
 EARLY_LINES_MAX = 4
-"""The lines of a worker that exited with 0: it has no traceback, and may have said why it ends."""
+"""The most last lines that are sent of a worker that exited with 0. It has no traceback, but may say why it ended."""

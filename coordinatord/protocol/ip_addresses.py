@@ -11,8 +11,8 @@ from msgspec import Struct
 from coordinatord.protocol.fields import PORT_MAX
 
 KNOWN_MAX = 1_024
-"""The most parsed addresses that are cached. Each is needed twice at a join and once more at a round, and all nodes
-connect to the same few addresses of this host. To parse two takes 25 us, a tenth of the cost of a join."""
+"""The most addresses whose parsed forms are cached. A join needs the node's address and that of this host twice, a
+round needs them once more, and this host has only a few. To parse both takes 25 us, a tenth of the cost of a join."""
 
 
 def is_address(text: str) -> bool:
@@ -66,6 +66,7 @@ class Endpoint(Struct, frozen=True):
 def parse_endpoint(text: str, default_port: int, least_port: int = 1) -> Endpoint | None:
     """Parse `HOST[:PORT]`; None if the text is invalid. A given port is at least `least_port`."""
     match = _ENDPOINT.fullmatch(text)
+    # Without a port, the highest one passes the check.
     if match is None or not least_port <= int(match["port"] or PORT_MAX) <= PORT_MAX:
         return None
     ipv6 = match["bracketed"] or match["bare"]

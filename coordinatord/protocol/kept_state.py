@@ -89,10 +89,10 @@ class KeptParts(AtShardedStep, frozen=True):
     small: bool
     """Whether these parts have the small state as of this step."""
     pending: bool
-    """Whether these parts have only the small state that `forward` changes, since their ranks may have been stopped
-    within the step."""
+    """Whether their small state lacks the numbers that the rest of the step would have changed: the ranks may have been
+    stopped within it."""
     protected: bool
-    """Whether the node overwrites none of it until `Desired.protected` names other steps."""
+    """Whether the node overwrites none of these parts until `Desired.protected` names other steps."""
     digest: Digest | None = None
     """The digest of the tensors in the big state, equal for all ranks with the same shard. None for a shard of only one
     rank, and on a disk."""
@@ -239,7 +239,7 @@ class PersistOrder(AtShardedStep, frozen=True):
 
 
 class DiskStep(Strict, frozen=True):
-    """A step on the disk by its names there; its run may be an earlier one."""
+    """The run and the round of a step, by its names on the disk; the run may be an earlier one."""
 
     run: Name
     round: Counter
@@ -319,8 +319,8 @@ workers, with its copies, have fewer."""
 class Holding(Strict, frozen=True):
     """The state that a node keeps of its run, and its cost.
 
-    Small parts change with each step, so they are reported once no worker of the node lives. A part with big state is
-    reported until the coordinator protects a newer step, or until the part proves damaged.
+    Small parts change with each step, so they are reported only when no worker of the node lives. A part with big state
+    is reported until the coordinator protects a newer step, or until the part proves damaged.
     """
 
     parts: Annotated[tuple[KeptParts, ...], Meta(max_length=PARTS_MAX)]
@@ -369,7 +369,7 @@ class Holding(Strict, frozen=True):
 
 
 class KeptSource(Strict, frozen=True):
-    """A node with parts that a node needs; it may be that node itself."""
+    """A node with parts that the receiver needs; it may be the receiver itself."""
 
     SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})  # crash files mask it
 

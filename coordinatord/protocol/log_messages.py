@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from coordinatord.protocol.fields import LOG_MAX, Count, Counter, Name, RequestNumber, Sentence
+from coordinatord.protocol.fields import LOG_PATH_MAX, Count, Counter, Name, RequestNumber, Sentence
 from coordinatord.protocol.schema import Strict
 
 LOG_CHUNK_BYTES_MAX = 16 * 1024
@@ -55,9 +55,9 @@ class ReadLog(Strict, frozen=True, tag=True):
     after: LogPlace | None
     """Where the last chunk ended; None to begin near the end of the log, as the next two fields say."""
     last_bytes: Offset
-    """How many bytes before the end of the log to begin at most."""
+    """Begin at most this many bytes before the end of the log."""
     last_lines: Annotated[int, Meta(ge=0, le=LOG_LINES_MAX)] | None
-    """How many lines before the end of the log to begin at most; None for no limit of lines."""
+    """Begin at most this many lines before the end of the log; None for no limit of lines."""
     follow: bool
     """Whether a reader waits for more output: a node that ends waits a moment for that reader to catch up."""
 
@@ -83,4 +83,4 @@ def stderr_log(log_dir: str, run: str, number: int, rank: int) -> str:
     It is empty if the node keeps no files, or if no message can hold the path.
     """
     path = f"{log_dir}/{run}/round_{number}/{rank}/stderr.log"
-    return path if log_dir and len(path) <= LOG_MAX else ""
+    return path if log_dir and len(path) <= LOG_PATH_MAX else ""

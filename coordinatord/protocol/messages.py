@@ -23,7 +23,7 @@ from coordinatord.protocol.fields import (
     EARLY_LINES_MAX,
     FACTOR_MAX,
     LAST_LINES_MAX,
-    LOG_MAX,
+    LOG_PATH_MAX,
     NAME_MAX,
     RANKS_MAX,
     WORKERS_MAX,
@@ -144,7 +144,7 @@ class RefusalCode(StrEnum):
     DRAINED = "drained"
     """An operator has drained this node."""
     FORGOTTEN = "forgotten"
-    """The node's run is unknown: it is over, or with `retry`, another coordinator may know it."""
+    """The node's run is unknown: it is over; or, with `retry`, another coordinator may know it."""
     FORBIDDEN = "forbidden"
     """The node's access token is not for this job or this node, or this node id belongs to another token."""
 
@@ -192,7 +192,7 @@ class JobSpec(Strict, frozen=True):
     """The time without a step after which a hung round is restarted, even if the culprit computes. None: the time
     follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
-    """A node is drained if one of its workers makes each step take this many times as long; 0: none is drained."""
+    """A node is drained if a late worker of it makes each step this many times as long; 0: none is drained."""
     restart_window_s: Window | None = None
     """If set, only the restarts within this time before now are counted."""
     max_futile_rounds: Counter = 0
@@ -244,7 +244,7 @@ class Cause(StrEnum):
 
     @property
     def is_charged(self) -> bool:
-        """Whether a restart uses up some of `--max-restarts`: the job is not to blame for its hosts."""
+        """Whether a restart after it uses up some of `--max-restarts`: the job is not to blame for its hosts."""
         return self not in {Cause.DEVICE, Cause.PREEMPTED}
 
 
@@ -252,7 +252,7 @@ class LastOutput(Strict, frozen=True):
     """What a worker that exited with 0 wrote last to stderr."""
 
     lines: Annotated[tuple[Line, ...], Meta(max_length=EARLY_LINES_MAX)]
-    log: Annotated[str, printable(LOG_MAX)]
+    log: Annotated[str, printable(LOG_PATH_MAX)]
     """The file with its stderr, on its host; empty if there is none."""
 
 
@@ -321,7 +321,7 @@ class NodeOffer(Strict, frozen=True):
     """The longest wait for a round."""
     stop_timeout_s: Seconds
     """The longest time from SIGTERM to SIGKILL for its workers."""
-    log_dir: Annotated[str, printable(LOG_MAX)] = ""
+    log_dir: Annotated[str, printable(LOG_PATH_MAX)] = ""
     """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if there is none, or not
     known."""
 
@@ -355,7 +355,7 @@ class Failure(Strict, frozen=True):
     """The first few workers of the node that failed later, and that the node did not end."""
     age_s: Quiet[Seconds]
     """The time from the failure to this message: two hosts' clocks are never compared."""
-    log: Annotated[str, printable(LOG_MAX)] = ""
+    log: Annotated[str, printable(LOG_PATH_MAX)] = ""
     """The file with its stderr, on its host; empty if there is none, or not known."""
     hang: HangKind | None = None
     """Set if it hung: all others waited for it, `message` says where, and `last_lines` is its stack."""
@@ -366,7 +366,7 @@ class Failure(Strict, frozen=True):
     left: Quiet[bool] = False
     """It left its round because of a failed collective, and its process has not ended."""
     stopped: bool = False
-    """Its node stopped it when its own error had ended it, but it had not exited yet. So it counts only if another
+    """Its node stopped it after an error of its own, before its process had exited. So it counts only if another
     worker failed with the same error."""
     final: bool = False
     """The worker declared that no restart mends its error: the run ends."""
@@ -536,8 +536,8 @@ class Observed(Strict, frozen=True, tag=True):
     cut_off: Quiet[bool] = False
     """Whether it has ended its workers of the round because it was out of touch with the coordinator for too long."""
     kept: Holding | None = None
-    """The training state of this run that it keeps in memory; None if it keeps none. If the coordinator may wait for a
-    change, as for a copy or a failed restore, the node sends its next heartbeat at once."""
+    """The training state of this run that it keeps in memory; None if it keeps none. After a change for
+    which the coordinator may wait, such as a copy or a failed restore, the node sends its next heartbeat at once."""
     section: Quiet[Section | None] = None
     """The section of its workers; None without one."""
     begun: Quiet[WorkerStarts | None] = None
@@ -583,7 +583,7 @@ class Join(Strict, frozen=True, tag=True):
 class Assignment(Strict, frozen=True):
     """One node's part of a round: its ranks and the master, but not the other nodes, which may be thousands.
 
-    The fields up to `role_world_size` have the meaning of the variables of torchrun with these names.
+    The fields up to `role_world_size` are torchrun's variables; `first_` stands before those of the first worker.
     """
 
     group_rank: Count
@@ -647,7 +647,7 @@ class Desired(Strict, frozen=True, tag=True):
     """The step that all workers keep before a planned `stop`; None if each keeps its own last one."""
     persist: AtOnce[PersistOrder | None] = None
     copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
-    """The missing copies of other nodes' state that the node has to fetch. It fetches no other ones any more."""
+    """The missing copies of other nodes' state that the node has to fetch. It stops fetching any other."""
     alike: AtOnce[bool | None] = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
     pair: AtOnce[PairOrder | None] = None

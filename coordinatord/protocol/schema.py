@@ -75,8 +75,8 @@ _first_use = Lock()
 def decoder(kinds: tuple[type[Any], ...]) -> Decoder[Any]:
     """Return the decoder of messages of these classes.
 
-    `msgspec` describes a class and those of its fields at the first use, and another thread that uses one of them
-    meanwhile crashes. So each class is first used here, by one thread at a time.
+    At the first use of a class, `msgspec` examines it and the classes of its fields. Another thread that uses one of
+    these meanwhile crashes. So each class is first used here, by one thread at a time.
     """
     with _first_use:
         return Decoder(Union[kinds])  # noqa: UP007 - the classes are no expression
@@ -106,15 +106,15 @@ def _types(quoted: re.Match[str]) -> str:
     return " or ".join(_TYPES.get(name, name) for name in quoted[1].split(" | "))
 
 
-Without = Mapping[type[Any], frozenset[str]]
+LeftOut = Mapping[type[Any], frozenset[str]]
 """Fields to leave out, by class."""
 
 
-def plain_without(value: Any, without: Without) -> Any:
+def plain_without(value: Any, left_out: LeftOut) -> Any:
     """Return a struct, or a part of one, as plain data without some fields."""
     if isinstance(value, tuple):
-        return [plain_without(item, without) for item in value]
+        return [plain_without(item, left_out) for item in value]
     if not isinstance(value, Struct):
         return value
-    left_out = without.get(type(value), ())
-    return {name: plain_without(inner, without) for name, inner in asdict(value).items() if name not in left_out}
+    names = left_out.get(type(value), ())
+    return {name: plain_without(inner, left_out) for name, inner in asdict(value).items() if name not in names}

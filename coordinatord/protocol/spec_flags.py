@@ -10,14 +10,14 @@ _UNITS = (("h", 3_600), ("min", 60), ("s", 1))
 
 
 def hang_timeout(spec: JobSpec) -> str:
-    """Return the longest time without a step, in the syntax of `--hang-timeout`."""
+    """Return the longest time without a step, in the syntax of `--hang-timeout`, or `not given`."""
     if spec.hang_timeout_s is None:
         return "not given"
     return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
 
 
 def drain_laggards(spec: JobSpec) -> str:
-    """Return the lateness from which a node is drained, in the syntax of `--drain-laggards`."""
+    """Return the slowdown from which a node is drained, in the syntax of `--drain-laggards`, or `not given`."""
     return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
 
 

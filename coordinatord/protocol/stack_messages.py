@@ -233,7 +233,7 @@ class GroupPlace(Struct, frozen=True):
 
     @property
     def level(self) -> int:
-        """A number that grows by 1 when the worker begins or completes a collective; an exchange has none."""
+        """A number that grows by 1 when the worker begins or completes a collective; meaningless for an exchange."""
         return 2 * self.number - (self.stage is not GroupStage.DONE)
 
 

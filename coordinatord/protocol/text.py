@@ -37,7 +37,7 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
 def shorten(text: str, most: int) -> str:
     """Clip a text in its middle: an error begins with what is wrong, and often ends with what to do.
 
-    Of the end, those sentences and clauses stay that fit in half of `most`. If none does, the end is cut off.
+    The end keeps as many whole sentences and clauses as fit in half of `most`. If none does, it is cut off.
     """
     text = clip(text, max(most, len(text)))  # only to replace characters
     if len(text) <= most or (end := _CLAUSE_END.search(text, len(text) - most // 2)) is None:
@@ -79,9 +79,9 @@ def most_similar(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str |
 
 
 def most_similar_of_many(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a wrong one, if any is, in a bounded time: of `COMPARED_MAX` names.
+    """Return the known name that is most similar to a wrong one, if any is.
 
-    They are those that begin most like it.
+    To bound the time, only the `COMPARED_MAX` names that begin most like it are compared.
     """
     begin_alike = heapq.nsmallest(COMPARED_MAX, known, key=lambda name: (-_alike(name, wrong), name))
     return most_similar(wrong, begin_alike)
@@ -115,8 +115,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def redone_words(redone: int | None, *, at_least: bool = False) -> str:
-    """Say how many steps a round does again: `4 steps redone`. `redone` is None if that is not known."""
-    if redone is None or (at_least and not redone):
+    """Say how many steps a round does again: `4 steps redone`. `redone` is None if not known."""
+    if redone is None or (at_least and not redone):  # "at least 0" would say nothing
         return "an unknown number of steps redone"
     return f"{'at least ' if at_least else ''}{counted(redone, 'step')} redone"
 

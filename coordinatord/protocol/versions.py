@@ -18,17 +18,18 @@ from typing import Any
 from msgspec import Struct
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION
-from coordinatord.protocol.schema import Without
+from coordinatord.protocol.schema import LeftOut
 
 SUPPORTED = tuple(range(PROTOCOL_VERSION, max(PROTOCOL_VERSION - 3, 0), -1))
 """The supported versions, newest first. A node tries them in this order."""
 
 
 class Added(Struct, frozen=True):
-    """A field, or a value of an enumeration, that a version added."""
+    """A field that a version added to a message, or a value that it added to an enumeration."""
 
     version: int
     message: type[Any]
+    """The message or the enumeration."""
     field: str
 
 
@@ -36,7 +37,7 @@ ADDED: tuple[Added, ...] = ()
 """Empty: there is one version so far."""
 
 
-def later_than(version: int, rows: Iterable[Added] | None = None) -> Without:
+def later_than(version: int, rows: Iterable[Added] | None = None) -> LeftOut:
     """Return the fields and values that were added after a version, by `ADDED` or other `rows`."""
     later: dict[type[Any], frozenset[str]] = {}
     for added in ADDED if rows is None else rows:

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import signal_behind
-from coordinatord.protocol.fields import EARLY_LINES_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX
+from coordinatord.protocol.fields import EARLY_LINES_MAX, LAST_LINES_MAX, LINE_MAX, LOG_PATH_MAX
 from coordinatord.protocol.messages import Ended, LastOutput
 from coordinatord.protocol.text import clip, sized
 from nodeclient.core.events import Diagnosis
@@ -82,7 +82,7 @@ async def early_output(ended: Sequence[Ended], output: Output, ranks: Sequence[i
 def log_text(log: Path | None) -> str:
     """Return the path of a log for a message; empty if there is none, or no message can hold it."""
     text = "" if log is None else str(log)
-    return text if text.isprintable() and len(text) <= LOG_MAX else ""
+    return text if text.isprintable() and len(text) <= LOG_PATH_MAX else ""
 
 
 def diagnose(

@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.fields import LOG_MAX
+from coordinatord.protocol.fields import LOG_PATH_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.tasks import in_thread
@@ -123,7 +123,7 @@ class LogService:
     def folder(self) -> str:
         """The folder with this job's logs; empty if there is none, or its name cannot be sent."""
         path = "" if self._catalogue is None else str(self._catalogue.folder)
-        return path if path.isprintable() and len(path) <= LOG_MAX else ""
+        return path if path.isprintable() and len(path) <= LOG_PATH_MAX else ""
 
     def start(self) -> None:
         """Find the log files that nodes of this host have written before."""

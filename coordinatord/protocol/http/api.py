@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct
 
 from coordinatord.protocol.fields import LINE_MAX, Name, Sentence
-from coordinatord.protocol.schema import Strict, Without, printable
+from coordinatord.protocol.schema import LeftOut, Strict, printable
 from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
@@ -65,8 +65,8 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     """The kept state of a job, and the step that its round resumed from."""
 
     step: Whole | None = None
-    """The newest whole step; None if there is none at present. State that is the same on all workers is saved when
-    the round breaks."""
+    """The newest whole step; None if there is none at present. It may be an old one: state that is the same on all
+    workers is saved only when the round breaks."""
     resumed: Whole | None = None
     """The step that the current or last round resumed from; None without one."""
     resumed_from: AnyText = ""
@@ -107,7 +107,7 @@ class NodeKeptStatus(Struct, frozen=True, kw_only=True):
 
     used_bytes: Whole = 0
     limit_bytes: Whole | None = None
-    """The limit of its memory; None if not known."""
+    """The limit of its memory for kept state; None if not known."""
     interval_steps: Whole | None = None
     save_s: Number | None = None
     skipped: Whole = 0
@@ -124,7 +124,7 @@ class NodeKeptStatus(Struct, frozen=True, kw_only=True):
 
 
 class LateStatus(Struct, frozen=True, kw_only=True):
-    """The lateness of the worker of a node that arrives last in collectives most often."""
+    """The lateness of that worker of a node which most often arrives last in collectives."""
 
     rank: Whole
     last: Number
@@ -161,7 +161,7 @@ class WorkerStartsStatus(Struct, frozen=True, kw_only=True):
     """Why workers did not continue in place; empty if they did, could never have, or were killed. For a round, it is
     that of the first such node."""
     why_cold: AnyText = ""
-    """Why workers were not forked, in the same way; empty if they were, or without `--preload`."""
+    """Why workers were not forked; for a round, on the first such node. Empty if they were, or without `--preload`."""
 
 
 class OtherFailureStatus(Struct, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ class OtherFailureStatus(Struct, frozen=True, kw_only=True):
 
 
 class EarlyEndStatus(Struct, frozen=True, kw_only=True):
-    """A worker that had ended with 0 when another one failed."""
+    """A worker that had ended with 0, `before_s` seconds before another one failed."""
 
     node: AnyText
     rank: Whole
@@ -254,13 +254,13 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     shared_by: AnyText = ""
     """`all 4 ranks`, or how many, if several failed with the same error; else empty."""
     before: AnyText = ""
-    """A sentence about workers that had ended before; empty if none had."""
+    """A sentence about workers that had ended with 0 before, whether or not that matters; empty if none had."""
     behind: AnyText = ""
     """A sentence about workers that were behind, if a worker waited for others; otherwise empty."""
     then: AnyText = ""
     """A sentence about workers that failed too; empty if none did."""
     excused_by: AnyText = ""
-    """The lost node that may have caused the failure, so that it is not charged; empty if it is the root cause."""
+    """The lost node that may have caused the failure, which then is not charged; empty if there is none."""
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):
@@ -316,11 +316,11 @@ class StopBody(AdminBody, frozen=True):
     """The body of a stop."""
 
     no_persist: bool = False
-    """Whether a run that is about to end waits no longer until its last step is on the disk."""
+    """Whether a run that is about to end stops waiting for its last step to be written to the disk."""
 
 
 DRAINED_BEFORE_MAX = 500
-"""The limit of names, which fit into the body of a request."""
+"""The most names in `DrainBody.after`: they fit into the body of a request."""
 
 
 class DrainBody(AdminBody, frozen=True):
@@ -367,7 +367,7 @@ class AdminAnswer(Struct, frozen=True, kw_only=True):
     done: bool
     """False if nothing had to change, or for a dry run."""
     message: Annotated[str, Meta(max_length=TEXT_MAX * (NAMES_MAX + 2))]
-    """One line; for a drain, one for each of the first few jobs."""
+    """One line; for a drain, one for each of the first few jobs, and one that counts the others."""
 
 
 EventId = Annotated[str, Meta(pattern=r"^[!-~]+\Z", max_length=128)]
@@ -504,9 +504,9 @@ class EarlierRunStatus(Struct, frozen=True, kw_only=True):
     step: Whole | None
     """The last step that all workers had completed; None if none was reported."""
     opened_s: Number
-    """Its duration."""
+    """The duration of the run."""
     ended_s: Number
-    """How long ago."""
+    """How long ago it ended."""
     goodput: Number | None
     exit_code: Whole
     """The exit code of its nodes, as in a shell."""
@@ -586,7 +586,7 @@ class PreflightNodeStatus(Struct, frozen=True, kw_only=True):
     gflops: Number | None
     """The speed of its matrix product in GFLOP/s; None if it has computed none."""
     mb_s: Number | None
-    """The best bandwidth of a sum with another node, in millions of bytes a second; None if no sum came."""
+    """The best bandwidth of a sum of vectors with another node, in millions of bytes a second; None if no sum came."""
     text: AnyText
     """The evidence for the verdict, in words that follow the name of the node."""
 
@@ -658,7 +658,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
 
 class DrainedStatus(Struct, frozen=True, kw_only=True):
-    """An operator's drain of a node or host: no round includes it."""
+    """An operator's drain of `node`, a node or a host: no round includes it."""
 
     node: AnyText
     reason: AnyText
@@ -696,5 +696,5 @@ class JobsAnswer(Struct, frozen=True, kw_only=True):
     """The leader and the standbys; None without a shared store."""
 
 
-IN_LIST: Without = {JobStatus: frozenset({"rounds", "preflight"})}
+IN_LIST: LeftOut = {JobStatus: frozenset({"rounds", "preflight"})}
 """The fields that a list of jobs leaves out."""

@@ -10,7 +10,7 @@ from coordinatord.protocol.http.api import AnyText, Items, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 
 LOG_TEXT_MAX = 1024 * 1024
-"""The limit of text in one whole answer, in characters, for a browser or a script. A stream has no such limit."""
+"""The limit of text in one whole answer, for a browser or a script, in characters. An event stream has none."""
 
 
 class LogPart(Struct, frozen=True, kw_only=True):

@@ -21,11 +21,11 @@ from coordinatord.protocol.http.api import (
     SharedStatus,
     Whole,
 )
-from coordinatord.protocol.schema import Without
+from coordinatord.protocol.schema import LeftOut
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
-    """A job in the list of the live page; the fields are those of `JobStatus`."""
+    """A job in the list of the live page; the fields are those of `JobStatus`, except `nodes` and `goodput`."""
 
     job: AnyText
     run: AnyText
@@ -99,5 +99,5 @@ class PageJob(Struct, frozen=True, kw_only=True):
     """A change means that there may be new events."""
 
 
-ON_PAGE: Without = {JobStatus: frozenset({"nodes"})}
+ON_PAGE: LeftOut = {JobStatus: frozenset({"nodes"})}
 """The fields that the page gets in another form."""

@@ -36,7 +36,7 @@ class StackedWorker(Struct, frozen=True, kw_only=True):
     node: AnyText
     host: AnyText
     origin: AnyText
-    """How the stack was obtained: `worker`, `signal` or `none`."""
+    """`worker`: it has sent the stack. `signal`: it did not answer, so faulthandler wrote it. `none`: no stack."""
     state: AnyText = ""
     """The state of its process in a word; empty if not known."""
     waits_in: AnyText = ""

@@ -12,7 +12,7 @@ from msgspec.structs import fields, replace
 
 from coordinatord.protocol.codec import VersionError, decode, encode, plain
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Killed, RefusalCode, Refused
-from coordinatord.protocol.schema import Without
+from coordinatord.protocol.schema import LeftOut
 from coordinatord.protocol.versions import ADDED, SUPPORTED, Added, later_than
 from tests.support.builders import a_join, an_observed
 from tests.support.messages import as_map
@@ -48,7 +48,7 @@ def test_an_older_version_is_sent_without_later_fields_and_they_have_their_defau
 
 
 @pytest.mark.parametrize("later", [SECOND, THIRD])
-def test_a_version_has_what_came_with_it_and_before_it(later: Without) -> None:
+def test_a_version_has_what_came_with_it_and_before_it(later: LeftOut) -> None:
     assert msgpack.encode(plain(JOIN, later)) == encode(JOIN)
 
 
