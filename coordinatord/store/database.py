@@ -3,8 +3,8 @@
 Each record is a row, with a number (`seq`) that is never used again. A *run* is one execution of a job, so a job may
 have several.
 
-It has no thread, no event loop and no clock, so that the simulation can run it unchanged. The stores of the daemon,
-such as `sqlite_store`, call it in threads.
+It has no thread, no event loop and no clock, so that the tests that simulate a cluster can run it unchanged. The stores
+of the daemon, such as `sqlite_store`, call it in threads.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _LOAD = f"""
 """Reads all that a start of the daemon needs. If the `last` run of a job is `live`, these are all of its records. If
 it has `ended`, they are only those of its `outcome`, the last record of each deciding kind and the last report: with a
 thousand ended jobs, the other records are nearly all the data. Of a job's `earlier` runs, the records of beginning and
-end are read."""
+end are read. In SQLite, `run` is from the row with `max(seq)`, and a CROSS JOIN reads its left side first."""
 
 _ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
 
@@ -169,7 +169,7 @@ class Database:
     def _insert(self, new: Sequence[Entry]) -> None:
         """Insert records in one statement.
 
-        After each statement, this thread waits for Python's lock, up to 5 ms while the event loop is busy. With one
+        After each statement, this thread waits for Python's lock, up to 1 ms while the event loop is busy. With one
         statement a record, the joins of 10,000 nodes would take many seconds more.
         """
         if new:
@@ -381,11 +381,11 @@ def _check_files(path: Path) -> None:
     """
     log = _log_of(path)
     log_bytes = _size_of(log)
-    # A first start that was killed has left a journal, except in the instant before it makes the log.
+    # A first start that was killed has left a journal or a log, unless it was killed in the instant between both.
     is_bare = log_bytes is None and not path.with_name(f"{path.name}-journal").exists()
     with path.open("rb") as file:  # read last: a coordinator that ends writes the database, then deletes the log
         header = file.read(HEADER_BYTES)
-    if len(header) <= 1 and log_bytes:
+    if len(header) <= 1 and log_bytes:  # to SQLite, a file of one byte is empty too
         raise UnreadableStoreError(f"{DAMAGED} ({path.name} is empty, and {log.name} is not)")
     if header[WRITE_VERSION] == WITH_LOG and header[USER_VERSION] == NO_TABLES and is_bare:
         raise UnreadableStoreError(f"{DAMAGED} ({path.name} has no tables, and there is no {log.name})")

@@ -35,7 +35,7 @@ CLOCK_SET_MIN_S = 10.0
 class StateDirectory:
     """A state directory, locked until `close` or the end of this process.
 
-    `SqliteStore` claims it. Before it loads or appends records, it shifts all times by `clock_set_by_s`, and then calls
+    Before `SqliteStore` loads or appends records, it shifts all times by `clock_set_by_s`, and then calls
     `record_clock`.
     """
 

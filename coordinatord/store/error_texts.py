@@ -50,7 +50,10 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 @contextmanager
 def store_errors(directory: Path | str) -> Iterator[None]:
-    """Convert errors of files and SQLite within the context to a `StoreError` that names the directory."""
+    """Convert errors of files and SQLite within the context to a `StoreError` that names the directory.
+
+    It also names the directory in a `NothingStoredError` and an `UnreadableStoreError`; other `StoreError`s do so.
+    """
     try:
         yield
     except (NothingStoredError, UnreadableStoreError) as error:

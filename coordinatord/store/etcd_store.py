@@ -29,7 +29,7 @@ from coordinatord.store.migrations import STEPS, Steps
 log = logging.getLogger(__name__)
 
 COMPACT_EVERY_S = 300.0
-"""How often etcd is told to drop old revisions of all keys, which it otherwise keeps, and the least age of these;
+"""How often etcd is told to drop old revisions, which it would keep for ever. The dropped ones are at least this old.
 Kubernetes uses the same number."""
 
 
@@ -90,6 +90,7 @@ class EtcdStore(Store):
         try:
             await self._history.commit(added, dropped)
         except BaseException:
+            # If it is in etcd nevertheless, a retry makes the same rows, and is recognized there.
             await self._in_writer_thread(partial(self._database.finish, commit=False))
             raise
         try:

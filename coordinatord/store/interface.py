@@ -10,7 +10,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 
 class StoreError(OperationalError):
-    """The store cannot execute a request: it is full, read-only or in use. It has changed nothing."""
+    """The store cannot execute a request, as it is full, read-only or in use. By default, nothing has changed."""
 
     exit_code = ExitCode.IO_ERROR
 

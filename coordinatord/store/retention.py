@@ -116,7 +116,7 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
 
 
 def _delete_cluster_records(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Delete the cluster records beyond the limit that are not in force, about two names.
+    """Delete the cluster records of two names that are beyond the limit and not in force.
 
     One is the name of the record at the limit, which was kept so far. The other is that of the newest record, which may
     have ended an older one: a drain is in force until an undrain of its name, and a judgement until the host's next.
@@ -160,7 +160,7 @@ def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
 def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
     """Delete the rounds up to number `last`, except the last `RoundEnded`, which has the restarts used so far.
 
-    The nodes that left before it are deleted too.
+    So are the records of nodes that left before that `RoundEnded`.
     """
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
@@ -196,6 +196,7 @@ def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: st
     if beyond is None:
         return
     left_at, node = beyond
+    # The `round` of a `NodeJoined` is the one that the node remembers.
     joined_at, remembered = connection.execute(
         "SELECT max(seq), round FROM records WHERE job = ? AND run = ? AND node = ? AND kind = 'NodeJoined'"
         " AND seq < ?",
@@ -204,8 +205,8 @@ def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: st
     (formed,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed'", (job, run)
     ).fetchone()
-    is_visitor = remembered == 0 if formed is None else joined_at is not None and joined_at > formed
-    if is_visitor:
+    has_joined_later = joined_at is not None and formed is not None and joined_at > formed
+    if has_joined_later or (formed is None and remembered == 0):
         connection.execute(
             "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq BETWEEN ? AND ?",
             (job, run, node, joined_at, left_at),

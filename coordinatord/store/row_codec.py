@@ -24,6 +24,7 @@ AT_MAX = 1e11
 """The limit in seconds since 1970, the year 5138: no host's clock shows a later time."""
 
 _COLUMNS = frozenset({"job", "run", "node", "round"})
+"""The fields with a column of their own. The column `kind` is no field: it is the `KIND` of the class."""
 
 _CLASSES: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered}
 """The classes of stored records, and the one that the store makes when it reads."""

@@ -39,7 +39,7 @@ class SqliteStore(Store):
         self._loading = self._start_to_load()
 
     async def load(self) -> Sequence[Entry]:
-        """Check the database, and return the records of the present state, as `Store`. Raises `StoreError`."""
+        """Check the database, and return what `Store.load` returns. Raises `StoreError`."""
         loading, self._loading = self._loading or self._start_to_load(), None
         await asyncio.gather(*map(asyncio.wrap_future, loading))
         return await super().load()

@@ -95,7 +95,7 @@ class Election:
         return f"{took}; with --lease {self._lease_s:g} this goes on: raise --lease to {enough_s}"
 
     def may_act(self, now: float) -> bool:
-        """Whether this coordinator may act as the leader at `now`."""
+        """Whether the lease lasts at `now`, so that this coordinator may act as the leader, or try to become it."""
         return now < self.term_ends_at
 
     def end(self) -> None:

@@ -2,7 +2,7 @@
 
 The gateway is etcd's API over HTTP, for programs without gRPC. A request is tried up to twice on each member, within a
 time limit. So a request that changes something must be safe to repeat: our transactions demand that nothing was written
-since.
+since our last read or write.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Gateway:
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
-        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if no etcd answers, and
-        `StoreError` if the user cannot be read.
+        Raises `EtcdRefusedError`, `EtcdAwayError` if no member answers in JSON, `UnreadableStoreError` if the JSON is
+        not etcd's, and `StoreError` if the user cannot be read.
         """
         last: StoreError = EtcdAwayError(f"etcd {self.location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
@@ -130,7 +130,7 @@ class Gateway:
     async def renew(self, lease: int, try_within_s: float) -> float:
         """Renew a lease; return how many seconds it lasts now, 0 if it has expired.
 
-        Has `try_within_s`, and raises, as `call` does.
+        `try_within_s` and the errors are those of `call`.
         """
         answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)}, try_within_s)
         return 0.0 if answer.result is None else float(answer.result.ttl)

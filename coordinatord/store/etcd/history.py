@@ -181,7 +181,7 @@ class History:
 
     async def _begin_generation(self, about: About, commits: int) -> None:
         """Make a generation with so many commits the valid one. Raises `LeadershipLostError`, and `StoreError`."""
-        new = about.packed()  # unlike any other value, so that a retry is recognized by the digest
+        new = about.packed()  # its identity or its number is new, so its digest belongs to this attempt
         await self._write_head(Head(commits, _digest(new)), [put(self._keys.about, new)])
         self.about = about
 

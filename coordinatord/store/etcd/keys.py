@@ -35,7 +35,7 @@ class Keys:
         self.head = f"{prefix}/head".encode()
         """The key of this namespace's `Head`. Each commit writes it, so that a late duplicate has no effect."""
         self.pin = f"{prefix}/pin".encode()
-        """The key of the pin, by which nodes identify all coordinators here. Only the first leader writes it."""
+        """The key of the hash of all coordinators' TLS key, or of a word instead. Only the first leader writes it."""
         self.tokens = f"{prefix}/tokens".encode()
         """The key of the token hashes of all coordinators. Each of them writes it."""
 

@@ -83,7 +83,7 @@ class EtcdLocation(Struct, frozen=True):
         if len(members) > MEMBERS_MAX:
             raise EtcdLocationError(f"{len(members)} members are too many: name at most {MEMBERS_MAX}")
         prefix = (url["prefix"] or "").strip("/") or PREFIX
-        within = NAMES.intersection(prefix.split("/")[1:])  # the first part of a prefix lies within no other
+        within = NAMES.intersection(prefix.split("/")[1:])  # the first part may be such a name: it is in no namespace
         if within:
             raise EtcdLocationError(
                 f"{text!r} would be within another namespace, whose keys have the name {min(within)!r}: choose another"
