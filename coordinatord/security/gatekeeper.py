@@ -149,8 +149,8 @@ class Gatekeeper:
     def admit_uncounted(self, authorization: str, wanted: Role) -> Caller:
         """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`.
 
-        It is for `Connections`, which hands a rejected request on to aiohttp's handlers. There `AccessGuard` calls
-        `admit`, which rejects the request again, and counts and logs that.
+        `Connections` calls it before aiohttp's handlers see a request. It hands a rejected request on to them, where
+        `AccessGuard` calls `admit`: that rejects the request again, and counts and logs it.
         """
         return self._check(Caller(self._token_of(authorization, wanted)), wanted, None)
 
@@ -173,12 +173,13 @@ class Gatekeeper:
         """Whether an accepted caller would be accepted again: a browser's session ends also by time and by key."""
         if caller.session is not None:
             return self.browsers.token_of(caller.session, self._store.tokens) is not None
+        # A revoked token is not equal to the accepted one, because `revoked_at` is set.
         return caller.token is None or caller.token in self._store.tokens
 
     def _token_of(self, authorization: str, wanted: Role) -> KnownToken:
         """Return the valid token that a header has; one with the role `wanted` is needed. Raises `DeniedError`."""
         if not authorization:
-            # Strangers are not told its path.
+            # Strangers are not told the path of the state directory.
             remedy = (
                 f"make one where coordinatord runs, with its --state-dir, by coordinatord token new --role {wanted}"
             )

@@ -133,7 +133,7 @@ def _certificate_for(key_text: str) -> str:
 
     key = serialization.load_pem_private_key(key_text.encode(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("it is a key of another kind")  # noqa: TRY004 - the text is wrong
+        raise ValueError("it is a key of another kind")  # noqa: TRY004 - the content of the text is wrong, not its type
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
     hosts = dict.fromkeys((NAME, "localhost", gethostname()))
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts if host.isascii()]
@@ -144,8 +144,8 @@ def _certificate_for(key_text: str) -> str:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # By RFC 5280, 4.1.2.5, this date means that it never expires.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        # By RFC 5280, 4.1.2.5, this date means that it never expires.
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

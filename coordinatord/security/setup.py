@@ -42,7 +42,8 @@ PIN = "pin"
 """The file in this folder with the pin of an organisation's key, which `coordinatord token` needs for new tokens."""
 
 EXPIRES_SOON_S = 14 * 86_400.0
-"""How long before the end of a certificate users are warned: a week's holiday, and some days to get another one."""
+"""How long before the end of a certificate users are warned: they may be on holiday for a week, and a new certificate
+may take some days."""
 
 WARN_EVERY_S = 86_400.0
 """How often they are warned of the same certificate."""
@@ -153,7 +154,8 @@ class Security:
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged. Certificate and authorities then stay as they were, or the tokens do.
+        An error is logged. If a file of TLS is wrong, certificate and authorities stay as they were; if the file of
+        tokens is wrong, the tokens stay.
         """
         before = self._loaded
         try:
@@ -225,7 +227,7 @@ class Security:
         If the user has no such directory, as for a service, the file is in the state directory.
         """
         content = _file_of(first)
-        # One of the first tokens may also stop and drain.
+        # Nodes elsewhere should not have the first tokens: one of them may also stop and drain.
         advice = f"for nodes elsewhere, which may only join, {self.token_store.how_to_make('--output FILE')}"
         try:
             path = tokens_directory(self._environ) / self.pin

@@ -46,9 +46,9 @@ TIME_MAX = 2.0**40
 """The limit of a date in seconds since 1970, far beyond what any clock shows."""
 
 FIRST_NAMES = {"first-join": Role.JOIN, "first-admin": Role.ADMIN}
-"""The names of the tokens that the first start makes, one for nodes, and one for operators, which may also read.
+"""The tokens that the first start makes: one for nodes, and one for operators, which may also read.
 
-They are never forgotten, even when revoked, because later starts know by them that there was a first one.
+They are never forgotten, even when revoked: by their names, later starts know that there was a first one.
 """
 
 VERSION = 1
@@ -156,7 +156,7 @@ class TokenStore:
     """The tokens of one coordinator, in a file or only in memory."""
 
     directory: Path | None
-    """The folder of the file; None to keep tokens only in memory."""
+    """The folder for secrets, with the file; None to keep tokens only in memory."""
     tokens: tuple[KnownToken, ...] = ()
     """All known tokens, including revoked ones."""
     _file_stamp: tuple[int, ...] = field(default=(), repr=False)
@@ -209,7 +209,7 @@ class TokenStore:
         try:
             hand_out(tuple(tokens.values()))  # without the lock: it may wait for a reader
         except BaseException:
-            # The disk may be full for both; the first error says more.
+            # It may fail for the same reason, such as a full disk; the error of `hand_out` says more.
             with suppress(TokenStoreError, PrivateFileError), self._locked():
                 self._write(*(token for token in self.tokens if token not in added))
             raise
@@ -241,7 +241,10 @@ class TokenStore:
                 self._write(*(replace(entry, revoked_at=_now()) if entry is token else entry for entry in self.tokens))
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
-        """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
+        """Merge the tokens and revocations of other coordinators into ours.
+
+        Raises `TokenStoreError` and `PrivateFileError`.
+        """
         shared = tuple(shared)
         self.refresh()
         if merge_tokens(shared, self.tokens) == self.tokens:
@@ -278,7 +281,7 @@ class TokenStore:
             found = self.path.stat()
         except OSError:
             return (0,)  # unlike the stamp before the first read
-        return (found.st_ino, found.st_ctime_ns, found.st_size)  # a change of its mode changes the time, too
+        return (found.st_ino, found.st_ctime_ns, found.st_size)  # this time changes with the mode, too
 
     def _read(self) -> tuple[KnownToken, ...]:
         text = read_private(self.path)
