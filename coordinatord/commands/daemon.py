@@ -53,7 +53,7 @@ def run(settings: ServeConfig, store: Store | None) -> int:
     """Serve with a store until SIGTERM or SIGINT; return the exit code.
 
     If `store` is None, `settings` name a store that several coordinators share: this one stands by until it leads.
-    Raises `StoreError` and `ListenError`.
+    Raises `OperationalError`, such as `StoreError`, `ListenError`, `OtherKeyError` and errors of files.
     """
     systemd = SystemdNotifier(os.environ, os.getpid())
     sys.setswitchinterval(THREAD_TURN_S)
@@ -67,7 +67,7 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 def _open_security(settings: ServeConfig) -> Security | None:
     """Return key and tokens, or None with `--insecure`. Raises `NoTokensDirectoryError` and errors of files."""
-    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token demand TLS
+    remove_files_of_ended(os.environ)  # with --insecure too: nodes that found an old token would demand TLS
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
         # `until_unused` is an embedded coordinator, which its node starts without TLS on purpose.
@@ -169,8 +169,8 @@ async def _serve_until(
     may_end = _next_signal()  # a second signal ends the wait
     server.tasks.spawn(end_after_ending_runs(server.driver, systemd, may_end), name="until no run ends")
     await server.tasks.guard(may_end)
-    is_awaited = any(run.members for run in server.driver.machine.jobs.values() if not run.durable.state.ended)
-    rest = "; the nodes keep their workers and look for a coordinator" if is_awaited else ""
+    has_nodes = any(run.members for run in server.driver.machine.jobs.values() if not run.durable.state.ended)
+    rest = "; the nodes keep their workers and look for a coordinator" if has_nodes else ""
     log.info("stopping%s", rest, extra=fields("stopping"))
 
 

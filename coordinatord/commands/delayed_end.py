@@ -26,7 +26,7 @@ POLL_EVERY_S = 0.05
 """How often to check whether nodes still need this coordinator: the node that started it may wait for its end."""
 
 CLOSE_MARGIN_S = 30.0
-"""The time to request from systemd beyond the wait: sessions and the store are closed after it."""
+"""The time to request from systemd beyond the wait, for closing sessions and the store."""
 
 SERVES_ON = "coordinatord serves on for "
 """The beginning of the line on standard output that names the jobs which go on without the node."""
@@ -53,7 +53,7 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
 
 
 async def end_after_ending_runs(driver: Driver, systemd: SystemdNotifier, ended: asyncio.Future[None]) -> None:
-    """Set `ended` once no run is ending, or writing a step to the disk; SIGTERM has arrived just now.
+    """Set `ended` once no run is ending, or writing a step to the disk; the daemon was asked to end just now.
 
     systemd is asked to wait as long: its unit cannot know the stop timeouts of the nodes.
     """
@@ -103,7 +103,7 @@ def _print_live_jobs(driver: Driver) -> None:
 
 
 def _release_stderr() -> None:
-    """Redirect standard error to /dev/null, because it is the node's terminal or pipe, and its reader awaits the end.
+    """Redirect standard error to /dev/null, which is the node's terminal or pipe: a reader waits until it is closed.
 
     Standard output stays open: it is a pipe to the node, and its end means that no node needs this coordinator.
     """

@@ -15,9 +15,9 @@ from coordinatord.store.interface import Entry, UnreadableStoreError
 
 
 def replay_run(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
-    """Apply the records of one run; yield each of them with the run after it, which is always the same object.
+    """Apply the records of one run; yield each of them with the run after it.
 
-    Raises `UnreadableStoreError`.
+    The run is one object, which the next record changes. Raises `UnreadableStoreError`.
     """
     cluster = DurableCluster()
     for number, entry in enumerate(entries, 1):
@@ -40,7 +40,7 @@ def final_state(entries: Sequence[Entry]) -> DurableRun:
 
 
 def replay_drains(entries: Sequence[Entry]) -> DurableCluster:
-    """Return a cluster with the drains of these records, which belong to no job."""
+    """Return a cluster with the drains of these records, which belong to no job, so that none is impossible."""
     cluster = DurableCluster()
     for entry in entries:
         apply(cluster, entry.record, entry.at)

@@ -132,7 +132,7 @@ def _state_text(run: DurableRun, round_size: int) -> str:
 
 
 def _last_deleted_round(entries: Sequence[Entry]) -> int | None:
-    """Return the number of the last deleted round, which has a record only of its end; None without one."""
+    """Return the last round of which retention has left only the record of its end; None without one."""
     rounds = (entry.record for entry in entries if isinstance(entry.record, RoundFormed | RoundEnded))
     first = next(rounds, None)
     return first.round if isinstance(first, RoundEnded) else None

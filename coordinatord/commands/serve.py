@@ -34,7 +34,7 @@ def run(settings: ServeConfig) -> int:
     load_thread_end()  # before connections take all descriptors: it opens a library
     store = _open_store(settings) if settings.shared is None else None
     with without_system_authorities():
-        from coordinatord.commands import daemon  # noqa: PLC0415 - see above
+        from coordinatord.commands import daemon  # noqa: PLC0415 - threads read the store meanwhile
     gc.freeze()  # what was imported lasts until the end: no collection has to look through it
     return daemon.run(settings, store)
 
@@ -53,7 +53,7 @@ def _open_store(settings: ServeConfig) -> Store:
 
 @contextmanager
 def without_system_authorities() -> Iterator[None]:
-    """Prevent aiohttp's import from reading this host's CA certificates in 0.08 s, which only its client needs."""
+    """Prevent aiohttp's import from reading this host's CA certificates, for 0.08 s: only its client needs them."""
     variable = "SSL_CERT_FILE"
     before = os.environ.get(variable)
     os.environ[variable] = os.devnull

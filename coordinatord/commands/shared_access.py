@@ -26,7 +26,7 @@ from coordinatord.store.interface import StoreError
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 1.0
-"""How often each coordinator polls the store, as often as its own files."""
+"""The seconds between two polls of the store. Each coordinator looks at its own files as often."""
 
 INSECURE = "insecure"
 """Stored instead of the key's hash with `--insecure`."""
@@ -122,6 +122,7 @@ class SharedAccess:
             return
         value = pack_tokens(tokens.tokens).encode()
         unchanged = [written_at(self._keys.tokens, revision)]
+        # Another coordinator may have written first: the next poll shows it.
         await self._gateway.call("/v3/kv/txn", txn(unchanged, [put(self._keys.tokens, value)]))
 
     def _unpack(self, value: bytes) -> tuple[KnownToken, ...]:

@@ -18,7 +18,7 @@ from coordinatord.store.migrations import STEPS
 
 
 def read_shared_state(location: EtcdLocation) -> tuple[Database, int, Coordinators]:
-    """Return the records of a namespace, the bytes of all commits, and the coordinators. Raises `StoreError`."""
+    """Return the records of a namespace, their size in etcd in bytes, and the coordinators. Raises `StoreError`."""
     stored, coordinators = asyncio.run(_read(location))
     if stored.about.version != len(STEPS):
         raise UnreadableStoreError(

@@ -64,6 +64,8 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
     run = final_state(entries)
     # An ended run has no nodes, so those before its end are shown.
     with_nodes = final_state(entries[:-1]) if run.state.ended and len(entries) > 1 else run
+    # Those of the last round by group rank, some of which may have left, then the others.
+    nodes = dict.fromkeys((*with_nodes.order, *with_nodes.members))
     return StoredJob(
         job=job,
         run=run_id,
@@ -71,7 +73,7 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
         reason=run.reason,
         round=run.round,
         restarts=restarts_of(run),
-        nodes=tuple(_node(with_nodes, node) for node in dict.fromkeys((*with_nodes.order, *with_nodes.members))),
+        nodes=tuple(_node(with_nodes, node) for node in nodes),
         changed_at=entries[-1].at,
     )
 

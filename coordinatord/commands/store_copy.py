@@ -105,13 +105,14 @@ async def _write_namespace(location: EtcdLocation, rows: list[Row], identity: st
 async def _lead(location: EtcdLocation) -> AsyncIterator[tuple[History, Candidate]]:
     """Lead in a namespace within the context, so that no coordinator writes there. Raises `StoreError`."""
     tasks, gateway, keys = Tasks(), Gateway(location), Keys(location.prefix)
+    # A coordinator that starts meanwhile shows this as the leader.
     own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
     candidate = Candidate(gateway, keys, own, LEASE_S)
     try:
         await candidate.win_at_once()
         tasks.spawn(candidate.lead(), name="lease")
         standbys = (await read_coordinators(gateway, keys)).standbys
-        if standbys:
+        if standbys:  # one of them would lead, and write, as soon as this resigns
             raise StoreError(
                 f"{keys.prefix}/: a coordinatord stands by ({standbys[0].endpoint}): end all that share it first"
             )

@@ -23,7 +23,7 @@ from coordinatord.store.directory import is_claimed
 
 
 class NeverUsedError(OperationalError):
-    """No coordinatord has run with the default state directory, so the one in use is another. Nothing was made."""
+    """No coordinatord has run with the default state directory, so the daemon uses another one. Nothing was made."""
 
     exit_code = ExitCode.NO_INPUT
 
@@ -35,7 +35,7 @@ ADVICE = "if yours has another one, give --state-dir"
 def change_tokens(config: TokenConfig) -> int:
     """Make, list or revoke tokens; return the exit code. The daemon sees a change within a second.
 
-    Raises `NeverUsedError`, `TokenStoreError`, `PrivateFileError` and `IdentityError`.
+    Raises `NeverUsedError`, `TokenStoreError`, `PrivateFileError`, `IdentityError` and `OSError`.
     """
     directory = config.state_dir / FOLDER
     if config.verb is TokenVerb.NEW and not (config.is_given or _has_run(directory)):
@@ -105,7 +105,7 @@ def _pin(config: TokenConfig) -> str:
 
 
 def _has_run(directory: Path) -> bool:
-    """Whether a coordinatord has run with a folder for secrets: then it has a key, or the pin of an organisation's."""
+    """Whether a coordinatord has run with this folder: then it has a key in it, or an organisation's pin."""
     return any((directory / name).exists() for name in (KEY, PIN))
 
 

@@ -35,15 +35,15 @@ from coordinatord.store.interface import LeadershipLostError, StoreError, Unread
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 0.5
-"""How often the leader checks that it hears a node: nodes try other coordinators after 4 s without it."""
+"""How often the leader checks that it hears a node: nodes that cannot reach it try others after 4 s."""
 
 LET_LEAD_S = WATCH_SILENT_S_MAX + 2 * REQUEST_WITHIN_S
 """How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. It is enough
 for a standby to lead: at worst its watch of the leader key times out, then it reads the key, and creates its own."""
 
 RETRY_PAUSE_S = 2.0
-"""How long a coordinator that failed to lead, or has lost the lead, lets others lead before it retries. Otherwise it
-might win again, after it was told to step down, before a standby notices."""
+"""How long a coordinator that failed to lead, or has lost the lead, lets others lead before it retries. Otherwise a
+leader that was told to step down might win again before a standby notices."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """Why a leader that was cut off stands by."""
@@ -109,7 +109,8 @@ class TurnsToLead:
     ) -> None:
         """Stand by until this coordinator leads, and lead until it loses the lead or the program ends."""
         candidate = Candidate(gateway, keys, self._roster_entry(listeners[0]), self._shared.lease_s)
-        try:  # each server gets duplicates of the sockets, since it closes them at its end
+        try:
+            # A server closes its sockets at its end, so each one gets duplicates.
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if self._ended.done():
                 self._systemd.notify("STOPPING=1")
