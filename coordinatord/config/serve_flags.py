@@ -224,7 +224,7 @@ def read_serve(
     shared = read_store(parser, given)
     if shared is not None and given.until_unused:
         parser.error("--until-unused is for a coordinator of one node, and --store for several coordinators")
-    parser.show_if_requested(given)
+    parser.show_if_requested(given)  # with --show-config it ends the program
     if shared is not None and given.step_down:
         return StepDownConfig(shared.location)
     return filled(
@@ -240,7 +240,7 @@ def read_serve(
 
 
 def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
-    """Make the policy, the numbers by which the coordinator decides. Numbers without a flag follow those with one."""
+    """Make the policy, the numbers by which the coordinator decides. Numbers without a flag adapt to those with one."""
     defaults = Policy()
     try:
         return filled(

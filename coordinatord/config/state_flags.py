@@ -1,6 +1,6 @@
 """The flags and settings of `coordinatord state` and `coordinatord replay`, and the default state directory.
 
-Both commands read a state directory or an etcd. Other commands share its flag and its default.
+Both commands read a state directory or an etcd. Other commands share the flag and the default of the state directory.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
     if of_systemd := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
         return Path(of_systemd), "environment variable STATE_DIRECTORY"
-    base = Path(environ.get("XDG_STATE_HOME") or ".")
+    base = Path(environ.get("XDG_STATE_HOME") or ".")  # relative if there is none
     if base.is_absolute():  # the XDG specification ignores relative paths
         return base / "coordinatord", "environment variable XDG_STATE_HOME"
     try:

@@ -84,7 +84,7 @@ def add_place(parser: SettingsParser, default: str) -> None:
 
 
 def add_state_store(parser: SettingsParser) -> None:
-    """Add the flags for a store in etcd to a command, without defaults: flags before the command stay."""
+    """Add the flags for a store in etcd to a command; no default overrides a flag that stands before the command."""
     add_place(parser, argparse.SUPPRESS)
     _add_access(parser, argparse.SUPPRESS)
 

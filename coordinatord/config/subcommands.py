@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     parser, commands = _make_parser(environ)
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     parser.reject_tokens(arguments)
-    word = next(iter(arguments), "-")  # without arguments, it serves as with flags only
+    word = next(iter(arguments), "-")  # without arguments there is no command, as before a flag
     if word not in commands and not word.startswith("-"):
         parser.error(
             f"there is no command {clip(word)!r}, only {', '.join(commands)}; without one it serves, and commands about"
@@ -72,7 +72,7 @@ def _read_command(
             return read_copy(commands["store"], given)
         case "replay":
             return read_replay(parser, commands["replay"], given, environ)
-        case _:
+        case _:  # token
             parser.require_both(given, "certificate", "key")
             return read_token(commands["token"], given, state_dir(parser, given, environ))
 

@@ -28,7 +28,7 @@ class TokenConfig(Struct, frozen=True):
 
     state_dir: Path
     is_given: bool
-    """Whether the user named the state directory, which may be that of a later first start."""
+    """Whether the user named the state directory. Then a token may be made before the daemon's first start there."""
     verb: TokenVerb
     name: str
     """The name of the token; empty to generate one for a new token."""
