@@ -17,7 +17,8 @@ def install_signal_defaults() -> None:
     """Let signals such as SIGTERM end this program at once, also as PID 1; ignored signals stay ignored.
 
     The kernel drops a signal to PID 1 unless PID 1 has a handler for it (pid_namespaces(7)). SIGCHLD gets its default
-    action: if a parent has ignored it, the kernel would reap our children itself (wait(2)).
+    action: if a parent has ignored it, the kernel would reap our children itself (wait(2)). Python's own handler of
+    SIGINT is replaced as well, since it would raise KeyboardInterrupt.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

@@ -1,10 +1,10 @@
 """Records the last events of a pure machine, and its state before them, so that a bug can be replayed.
 
 A machine decides, and does no input or output (`core.machine`, and the agent of nodeclient). Its next state depends
-only on its state, an event and the time. So a crash file leads to the same error in any process of the same release. An
-event with its time is called a *stimulus*.
+only on its state, an event and the time. An event together with its time is called a *stimulus*.
 
-The state is copied, a *snapshot*, once every few thousand stimuli, and the stimuli since then are kept. A state that is
+The state is copied, a *snapshot*, once every few thousand stimuli, and the stimuli since then are kept. A crash file
+has the snapshot and these stimuli, so it leads to the same error in any process of the same release. A state that is
 too large to be copied is left out.
 """
 
@@ -33,8 +33,8 @@ STIMULI_MIN = 4_000
 80 ms and 2 MB of memory."""
 
 STIMULI_PER_OBJECT = 5
-"""The stimuli between two snapshots for each object of a large state. A snapshot takes some 6 us an object, so it adds
-about 1 us to each stimulus. A snapshot that was aborted at `OBJECTS_MAX` is retried after as many stimuli."""
+"""How many stimuli between two snapshots a large state has for each of its objects. A snapshot takes some 6 us an
+object, so it adds about 1 us to each stimulus. One that was aborted at `OBJECTS_MAX` is retried after as many."""
 
 STIMULI_MAX_WITH_STATE = 40_000
 """The most stimuli between two snapshots: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
@@ -55,7 +55,7 @@ BYTES_MAX = 32 << 20
 message 25 times a second, and each takes several times its size in memory."""
 
 FILES_RETAINED = 3
-"""How many crash files are kept: the newest ones also show a bug that recurs after each restart."""
+"""How many crash files are kept, the newest ones. A bug may recur after each restart, and each file may have 30 MB."""
 
 FORMAT = 1
 """The version of the file's format."""
@@ -67,15 +67,15 @@ class Subject(Struct, frozen=True):
     program: str
     """The name of its program."""
     packages: tuple[str, ...]
-    """The packages with the classes of its state and its stimuli."""
+    """The packages with the classes of its state and its events."""
     code: tuple[str, ...]
-    """Attributes of the machine that are no state, because its constructor makes them."""
+    """Attributes of the machine that are left out, since they hold code: its constructor makes them."""
     nodes: Callable[[Any], int] = lambda _: 1
     """Returns how many nodes a machine knows, to estimate the size of its state."""
 
 
 class FlightRecorder:
-    """Records one machine: call `record` with each stimulus before the machine handles it."""
+    """Records one machine: call `record` with each event before the machine handles it."""
 
     def __init__(self, subject: Subject, machine: object) -> None:
         self._subject = subject
@@ -87,18 +87,18 @@ class FlightRecorder:
         self._until_next_try = 0
         """The number of stimuli until an aborted snapshot is retried."""
         self._stimuli: deque[tuple[float, object, int]] = deque()
-        """The kept stimuli with their times, and the sizes of their messages, oldest first."""
+        """The kept stimuli, each a time and an event, and the sizes of the events' messages, oldest first."""
         self._bytes = 0
         """The sum of the sizes."""
 
-    def record(self, stimulus: object, now: float, size: int = 0) -> None:
-        """Record a stimulus before the machine handles it; `size` is the size of its message in bytes, if any.
+    def record(self, event: object, now: float, size: int = 0) -> None:
+        """Record an event before the machine handles it; `size` is the size of its message in bytes, if any.
 
         If a snapshot is due, take it, and drop the stimuli before it.
         """
         if len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._make_room()
-        self._stimuli.append((now, stimulus, size))
+        self._stimuli.append((now, event, size))
         self._bytes += size
 
     def _make_room(self) -> None:
@@ -131,10 +131,10 @@ class FlightRecorder:
         Write the snapshot and the stimuli since to a new crash file in `folder`. This never raises, so that it does not
         hide the error.
         """
-        now, stimulus, _ = self._stimuli[-1]
+        now, event, _ = self._stimuli[-1]
         # An operational error is a bug here, too: a machine does no input or output.
-        bug = error if operational(error) is None else self._bug(error, stimulus)
-        bug.add_note(f"The stimulus, at {now:.6f} s of the event loop's clock: {clip(repr(stimulus), 500)}.")
+        bug = error if operational(error) is None else self._bug(error, event)
+        bug.add_note(f"The stimulus, at {now:.6f} s of the event loop's clock: {clip(repr(event), 500)}.")
         if folder is None:
             return bug
         try:
@@ -145,8 +145,8 @@ class FlightRecorder:
             bug.add_note(self._replay_advice(path))
         return bug
 
-    def _bug(self, error: Exception, stimulus: object) -> InternalError:
-        bug = InternalError(_named(error), where=self._subject.program, state=None, stimulus=stimulus)
+    def _bug(self, error: Exception, event: object) -> InternalError:
+        bug = InternalError(_named(error), where=self._subject.program, state=None, stimulus=event)
         bug.__cause__ = error
         return bug
 
@@ -165,7 +165,7 @@ class FlightRecorder:
             "program": self._subject.program,
             "release": __version__,
             "error": _named(error),
-            **dump((before, [(now, stimulus) for now, stimulus, _ in self._stimuli])),
+            **dump((before, [(now, event) for now, event, _ in self._stimuli])),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(json.dumps(content))  # `json.dump` takes four times as long
@@ -184,7 +184,7 @@ class Recording(Struct, frozen=True):
     """The content of a crash file."""
 
     stimuli: tuple[tuple[float, Any], ...]
-    """The stimuli that the machine handled after the snapshot, with their times."""
+    """The times and events that the machine handled after the snapshot."""
     error: str
     release: str
     """The release that wrote the file."""
@@ -217,10 +217,10 @@ def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
     if recording.release != __version__:
         _print(f"the file is of release {recording.release}, this is {__version__}: the end may differ")
     end = "without an error"
-    for now, stimulus in recording.stimuli:
-        _print(f"{now:.6f} s  {clip(repr(stimulus), 500)}")
+    for now, event in recording.stimuli:
+        _print(f"{now:.6f} s  {clip(repr(event), 500)}")
         try:
-            machine.handle(stimulus, now)
+            machine.handle(event, now)
         except Exception as error:  # noqa: BLE001 - the recorded error may be of any class
             end = _named(error)
             _print("".join(traceback.format_exception(error)).rstrip())

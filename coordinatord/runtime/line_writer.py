@@ -34,7 +34,7 @@ class LineWriter:
         self._size = 0
         """The bytes of the queued lines, and of those that are being written."""
         self.lost = 0
-        """The number of dropped lines that no line has reported."""
+        """The number of dropped lines that were not reported yet."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -52,7 +52,7 @@ class LineWriter:
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
-        """Wait at most `within_s` seconds until all lines are written. Without a thread, write them without a limit."""
+        """Wait at most `within_s` seconds until all lines are written. If no thread could start, write them here."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -139,7 +139,7 @@ def write_last_lines(text: str) -> None:
     if leads_to_journal(STDERR):
         text = prioritized(text.removesuffix("\n"), logging.ERROR) + "\n"
     handler = _handler_of_stderr()
-    if handler is not None:
+    if handler is not None:  # it writes them when `logging` closes it, at the end of the process
         handler.writer.put(_encoded(text))
         return
     writer = LineWriter(STDERR, lambda _: b"")  # without a remark about lost lines
@@ -230,7 +230,7 @@ class JsonFormatter(_Formatter):
             "event": getattr(record, "event", "") or OTHER_EVENT,
             "message": _one_line(record),
         }
-        # The last `common` wins over a field of the event with the same name.
+        # The first `common` comes first in the line. The last one wins over a field of the event with the same name.
         line: dict[str, object] = common | getattr(record, "fields", {}) | common
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

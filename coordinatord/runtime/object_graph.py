@@ -24,7 +24,7 @@ Plain = dict[str, Any]
 """Data that `json` can write."""
 
 _IMMUTABLE = (type(None), bool, int, float, str, bytes, Enum, Struct, type)
-"""Classes of objects that are not copied."""
+"""Classes of objects that are not copied. The structs in a machine's state are frozen."""
 
 _CONCEALED = "0"
 """The mask for each character of a secret, which preserves its length."""
@@ -83,7 +83,7 @@ _KNOWN_IMMUTABLE: set[type] = set()
 class _GraphCopier:
     """Copies one graph of at most `most` objects.
 
-    Most values are numbers and texts, so `instance` and `mapping` check `_KNOWN_IMMUTABLE` before they call `copy`.
+    Most values are numbers and texts, so `instance` and `mapping` look into `_KNOWN_IMMUTABLE` first, to save calls.
     """
 
     def __init__(self, most: int) -> None:
@@ -96,10 +96,10 @@ class _GraphCopier:
         if kind in _KNOWN_IMMUTABLE:
             return value
         clone = self.clones.get(id(value))
-        return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # as above
+        return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # hashable
 
     def begin(self, value: Any, clone: Any = None) -> Any:
-        """Register the copy of an object, so that a cycle of references finds it; return it. It is empty by default."""
+        """Register and return `clone`, by default an empty one, as the copy of an object, so that a cycle finds it."""
         clone = object.__new__(type(value)) if clone is None else clone
         self.clones[id(value)] = clone
         if len(self.clones) > self._most:

@@ -45,12 +45,13 @@ def pin_of(certificate: bytes) -> str:
     that OpenSSL has verified.
     """
     try:
-        fields = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
+        _, whole, _ = _first_value(certificate, _SEQUENCE)
+        _, fields, _ = _first_value(whole, _SEQUENCE)
         if fields[:1] == bytes((_VERSION,)):
-            fields = _content(fields, _VERSION)[2]
+            _, _, fields = _first_value(fields, _VERSION)
         for kind in _BEFORE_KEY:
-            fields = _content(fields, kind)[2]
-        key, _, _ = _content(fields, _SEQUENCE)
+            _, _, fields = _first_value(fields, kind)
+        key, _, _ = _first_value(fields, _SEQUENCE)
     except IndexError as error:
         raise CertificateError("a certificate ends too early") from error
     return base32_of(sha256(key).digest())
@@ -143,7 +144,7 @@ class _ServerObject(ssl.SSLObject):
                 with suppress(OSError):  # the client has gone
                     self.send_alert(_ANSWER_WITHOUT_TLS if error.reason == "HTTP_REQUEST" else self.outgoing.read())
             raise
-        self.send_alert = None
+        self.send_alert = None  # it refers to the socket, and only a handshake needs it
 
 
 class _ServerContext(ssl.SSLContext):
@@ -189,7 +190,7 @@ def _pin_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
         raise PinError(str(error)) from error
 
 
-def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
+def _first_value(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
     """Parse the first DER value, which must be of this kind; return the value, its content, and the rest of `data`.
 
     Raises `CertificateError`, and `IndexError` if `data` ends too early.

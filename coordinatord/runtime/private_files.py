@@ -28,12 +28,12 @@ class PrivateFileError(OperationalError):
 
 
 @contextmanager
-def _errors(path: Path, done: str) -> Iterator[None]:
-    """Raise `PrivateFileError` for an `OSError`: the path cannot be `done`, a word such as `written`."""
+def _errors(path: Path, participle: str) -> Iterator[None]:
+    """Raise `PrivateFileError` for an `OSError`; `participle`, such as `written`, says what failed."""
     try:
         yield
     except OSError as error:
-        raise PrivateFileError(f"{path} cannot be {done}: {error.strerror}") from error
+        raise PrivateFileError(f"{path} cannot be {participle}: {error.strerror}") from error
 
 
 @contextmanager

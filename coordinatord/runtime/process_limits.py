@@ -18,9 +18,9 @@ NO_CORE_FILE = 1
 def leave_no_core_file() -> None:
     """Prevent core files of this process, because they would contain tokens and keys.
 
-    If core_pattern names a program, Linux ignores every other limit than this one (fs/coredump.c, "RLIMIT_CORE is set
-    to 1, aborting core"). Where the hard limit is 0, only root can set 1, so without
-    root such a program may get a core file.
+    If core_pattern names a program, Linux passes a core file to it whatever the limit is, unless that is 1
+    (fs/coredump.c, "RLIMIT_CORE is set to 1, aborting core"). Only root can raise a hard limit of 0 to 1. Without root,
+    such a program may then get a core file.
     """
     _, hard = INHERITED_CORE
     try:
@@ -39,7 +39,7 @@ def allow_many_files() -> None:
 def load_thread_end() -> None:
     """Load the library that glibc needs to end a thread, while a descriptor is free to open it.
 
-    At its end Python ends daemon threads, and only then glibc would open the library. Without a free descriptor it
+    At its end Python ends daemon threads, and only then would glibc open the library. Without a free descriptor it
     aborts the process, and the exit code is lost.
     """
     import ctypes  # noqa: PLC0415 - most commands end without threads

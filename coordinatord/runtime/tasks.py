@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 LOOPS = frozenset({"asyncio", "uvloop"})
 """The packages of event loops, which call callbacks."""
 
-OF_ONE_CONNECTION = "aiohttp"
-"""The package with a callback for each connection. An error there must end only the connection, and not the daemon."""
+PER_CONNECTION = "aiohttp"
+"""The package whose callbacks each serve one connection, so that an error of one must not end the daemon."""
 
 
 class Tasks:
@@ -77,7 +77,7 @@ class Tasks:
         """Fail by the error of a callback; for `context` see `call_exception_handler` in asyncio."""
         error = context.get("exception")
         counts = "handle" in context and not self._failure.done()  # other contexts are not about a callback
-        if counts and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
+        if counts and isinstance(error, Exception) and _called_back(error) != PER_CONNECTION:
             self.fail(error)
         else:
             loop.default_exception_handler(context)

@@ -1,6 +1,6 @@
-"""Adds the flag `--print-completion SHELL`, as in torchrun: it prints a script by which a shell completes flags.
+"""Adds the flag `--print-completion SHELL`, as in torchrun: it prints a script that lets a shell complete flags.
 
-The library shtab makes the script from the program's parser. Only this flag needs and imports shtab.
+The library shtab makes the script from a parser of all commands and their flags.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDERS = frozenset({"DIR"})
 
 
 def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add the flag. `make_whole` returns the parser of the whole program, including all its commands."""
+    """Add the flag. `make_whole` makes a parser that has all commands and their flags; `parser` may lack some."""
     parser.add_argument(
         "--print-completion",
         "--print_completion",
@@ -47,7 +47,7 @@ class _PrintCompletion(argparse.Action):
     ) -> None:
         """Print the script and end the program, as `--help` does."""
         del namespace, option_string
-        import shtab  # noqa: PLC0415 - see the module
+        import shtab  # noqa: PLC0415 - only this flag needs it
 
         whole = self._make_whole()
         for action in _actions(whole):
@@ -61,7 +61,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:  # noqa: SLF001 - shtab reads it as well
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list, and shtab reads this one too
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():

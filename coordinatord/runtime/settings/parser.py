@@ -138,6 +138,7 @@ class SettingsParser(argparse.ArgumentParser):
     def add_command(self, name: str, **options: Any) -> None:
         """Add the command line after all flags, such as a script's; in a file it is an array under this key."""
         action = self.add_argument(name, nargs=argparse.REMAINDER, **options)
+        # With `array`, a file may have an array. Its elements are the words, so `str` is never called.
         self._settings[name] = Setting(action, (), default=[], required=False, kinds=(), array=str)
 
     # Settings in force
@@ -152,11 +153,11 @@ class SettingsParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`.
 
-        If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
+        Missing settings are no error if there are unknown arguments, since one of these may be a misspelt flag.
         """
         given, unknown = super().parse_known_args(args, namespace)
-        # Python 3.11's argparse takes no optional positional argument after flags if another positional one came before
-        # them: its word is the first unknown one. The word is not parsed here, so no argument with a type gets it.
+        # If one positional argument comes before flags, Python 3.11's argparse takes no optional one after them. Its
+        # word is the first unknown one. An argument with a type does not get the word, which is not parsed here.
         for action in self._get_positional_actions():
             is_left_out = action.nargs == "?" and action.type is None and getattr(given, action.dest) is None
             if is_left_out and unknown and unknown[0][:1] != "-":

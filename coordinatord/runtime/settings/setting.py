@@ -68,7 +68,7 @@ class Setting(Struct, frozen=True):
     def default_in_force(self) -> InForce:
         """The default and its source.
 
-        A default that is no plain value is described in the help, by `add_setting`. The source quotes that description.
+        A default that is no plain value is described in the help, by `add_setting`. `origin` quotes that description.
         """
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Source.DEFAULT, "default", self.default)

@@ -16,8 +16,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("FACTOR", "WEIGHT", "H", "SHARE"), (int, float)),
     **dict.fromkeys(("SIZE", "STREAMS", "RANKS", "N[/TIME]"), (int, str)),
 }
-"""The types that a settings file may use for a value, by the value's name in the help. A number in quotes is rejected,
-because `port = "2"` may be a mistake."""
+"""The types that a settings file may use for a value, by the value's name in the help. Where only a number fits, one in
+quotes is rejected, because `port = "2"` may be a mistake."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """The seconds of the units of a duration."""

@@ -15,7 +15,7 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""The size limit of a file. All settings with comments have a hundredth of it; a larger file was named by mistake."""
+"""The size limit of a file. All settings with comments take a hundredth of it; a larger file was named by mistake."""
 
 _NOT_UTF_8 = re.compile("[\ud800-\udfff]")
 """The surrogates by which Python represents bytes that are not UTF-8."""

@@ -19,9 +19,10 @@ FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
 """The parts of the first byte. Without extensions, no reserved bit may be set."""
 
 MASKED, SIZE = 0x80, 0x7F
-"""The parts of the second byte."""
+"""The parts of the second byte: whether the payload is masked, and its size."""
 
 WHOLE_MESSAGE = FINAL | BINARY
+"""The first byte of a binary message in one frame."""
 
 CONTROL_BYTES_MAX = 125
 """The limit of a control frame's payload; a control frame is never fragmented."""
@@ -43,7 +44,7 @@ class CloseCode(IntEnum):
 
 
 class FrameError(OperationalError):
-    """The peer violates the protocol, or its message is too long. State: nothing more of this connection is decoded."""
+    """The peer violates the protocol, or its message is too long. State: the reader decodes nothing more."""
 
     def __init__(self, code: CloseCode, text: str) -> None:
         super().__init__(text)
@@ -73,7 +74,7 @@ class FrameReader:
     """Decodes the bytes that arrive at one endpoint, in pieces of any size."""
 
     def __init__(self, *, masked: bool, most: int) -> None:
-        """Expect frames that are `masked`, if they go to a server, and messages of at most `most` bytes."""
+        """Decode a client's frames if `masked`, else a server's. A message may have at most `most` bytes."""
         self._masked = masked
         self._most = most
         self._begun = bytearray()

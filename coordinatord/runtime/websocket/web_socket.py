@@ -29,7 +29,7 @@ UNSENT_BYTES_MAX = 4 * 1024
 session takes 2 KiB."""
 
 QUEUED_MAX = 3
-"""The most queued requests or answers: one each for logs, stacks and arrivals. An older one has timed out."""
+"""The most queued requests or answers: one each for logs, stacks and arrivals. Older ones are dropped as timed out."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -111,7 +111,7 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._unsent = None if message is None else self._framed(message)
-        fitting = reason.encode()[: CONTROL_BYTES_MAX - 2].decode(errors="ignore")  # no part of a character
+        fitting = reason.encode()[: CONTROL_BYTES_MAX - 2].decode(errors="ignore")  # without a character that was cut
         self._close(code.to_bytes(2) + fitting.encode())
         self._close_timeouts.add(self)
 

@@ -69,7 +69,7 @@ class WebSocketClient(WebSocket):
         """Close the connection, if any, and wait for its end. A server that has not answered reads no close frame."""
         if not self._connected:
             return
-        is_answered = self._head is None  # it was set when the connection was made
+        is_answered = self._head is None  # `connection_made` has set it
         if is_answered:
             self.close()
         else:
