@@ -87,7 +87,7 @@ class Server:
     driver: Driver
     sessions: NodeSessions
     tasks: Tasks
-    """Runs coroutines while the server serves, and ends it at their errors."""
+    """The background tasks of the server. If one fails, the server ends."""
     change_signal: ChangeSignal
 
     @property
@@ -202,7 +202,8 @@ def _while_leading(driver: Driver) -> Middleware:
 async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -> None:
     """Restore the machine's state from the store. Raises `StoreError`.
 
-    `tokens` are the names of valid tokens: a node whose token was revoked meanwhile may come back with another one.
+    `tokens` are the names of valid tokens. A node whose token is not among them, since it was revoked meanwhile, may
+    come back with another one.
     """
     entries = await store.load()
     if not entries:

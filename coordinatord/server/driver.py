@@ -44,8 +44,9 @@ WRITE_WITHIN_S = 1.0
 coordinator is degraded, well before the five seconds of silence after which they look for another one."""
 
 WRITE_CHECKS = 20
-"""How many sleeps `WRITE_WITHIN_S` is divided into. Each takes longer on a busy event loop, as when 10,000 nodes join,
-so the store does not count as failed because the loop is late. A write to etcd needs up to 11 turns of the loop."""
+"""How many sleeps `WRITE_WITHIN_S` is divided into, each at least one turn of the event loop. A write to etcd needs up
+to 11 turns. So it has enough of them even if each is slow, as when 10,000 nodes join, before the store counts as
+failed."""
 
 RETRY_S = 1.0
 """The pause between attempts to write. It is short, so that jobs continue soon after a disk has room again."""
@@ -277,7 +278,7 @@ class PacedEffects:
                 waiting[effect.session] = effect
 
     def carry_out_in_pieces(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects: a piece now, and one in each further turn of the event loop."""
+        """Carry out effects, a piece in each turn of the event loop: the first now, unless others wait."""
         is_scheduled = bool(self._waiting)
         self._waiting |= {effect.session: effect for effect in effects}
         if not is_scheduled:
@@ -301,7 +302,7 @@ class DurableRecords:
         self._queue: deque[Entry] = deque()
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Pass records to the watchers: a piece now, and one in each further turn of the event loop."""
+        """Pass records to the watchers, a piece in each turn of the event loop: the first now, unless others wait."""
         is_scheduled = bool(self._queue)
         self._queue += entries
         if not is_scheduled:
@@ -313,8 +314,10 @@ class DurableRecords:
             self._pass_piece()
 
     def _pass_piece(self) -> None:
+        if not self._queue:  # `flush` has passed all
+            return
         piece = [self._queue.popleft() for _ in range(min(RECORDS_AT_ONCE, len(self._queue)))]
-        for watch in self.watchers if piece else ():  # after `flush` nothing is left
+        for watch in self.watchers:
             watch(piece)
         if self._queue:
             asyncio.get_running_loop().call_soon(self._pass_piece)
@@ -336,7 +339,7 @@ def _log_records(entries: Sequence[Entry]) -> None:
 async def iterate_jobs(driver: Driver) -> AsyncIterator[Run]:
     """Yield the live or last run of each job, after `written`.
 
-    It pauses after about `NODES_AT_ONCE` nodes, so that heartbeats are answered. So jobs are as of different moments.
+    It pauses after about `NODES_AT_ONCE` nodes, so that heartbeats are answered. Jobs are thus as of different moments.
     """
     await driver.written()
     cost = 0

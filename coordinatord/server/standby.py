@@ -1,8 +1,8 @@
 """Serves on a standby, a coordinator that waits until the one that leads is gone.
 
 It redirects all requests to the leader, and answers only those for its own health and metrics. Callers without a token
-get only the health. A browser sends a cookie instead of a token, and a standby does not read it, so a browser is
-redirected only where no token is needed.
+get only the health. A browser sends a cookie instead of a token, and a standby does not read it. So a browser is
+redirected only if nobody needs a token.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ DESCRIPTION_MAX = 300
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether such requests need no token."""
+    """Whether a request with this method and path needs no token."""
     return (method, path) in WITHOUT_TOKEN or (method in SAFE_METHODS and path.startswith(PAGE_PREFIX))
 
 

@@ -68,7 +68,7 @@ class OwnNames:
         """Whether a host name of a URL is ours, so that no foreign page can have it."""
         name = _plain(name)
         if not name or "." not in name:
-            return True  # nobody can register it, so it is a host of this network
+            return True  # nobody can register it: it is missing, or a host of this network
         if is_address(name) or name.endswith(UNREGISTERED) or name in self._own | self._allowed:
             return True  # an address too: only a name can be made to lead to us
         return any(allowed.startswith(".") and name.endswith(allowed) for allowed in self._allowed)
@@ -97,13 +97,13 @@ class BrowserGuard:
 
     def _log_rejected(self, request: web.Request, origin: str) -> None:
         """Log a rejected request of a page; the lines about one address are limited."""
-        more = self._throttle.line_suffix(
+        suffix = self._throttle.line_suffix(
             client_network(plain_address(request.remote or "")), asyncio.get_running_loop().time()
         )
-        if more is not None:
+        if suffix is not None:
             text = "refused: a web page sent a request that only programs may send%s"
             origin, path = clip(origin, SHOWN_MAX), clip(request.path, SHOWN_MAX)
-            log.warning(text, more, extra=fields("page_refused", origin=origin, path=path, peer=request.remote))
+            log.warning(text, suffix, extra=fields("page_refused", origin=origin, path=path, peer=request.remote))
 
     def _may_send(self, request: web.Request, origin: str) -> bool:
         """Whether a page of this origin may send a request.

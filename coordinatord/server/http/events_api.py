@@ -99,7 +99,7 @@ class EventsApi:
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _frames(self, selection: _Selection, after: int | None) -> AsyncGenerator[bytes]:
-        """Yield existing events, then new ones. A read without any, at least every `QUIET_S`, yields a keep-alive.
+        """Yield existing events, then new ones, or a keep-alive if a read finds none, at least every `QUIET_S`.
 
         It ends when the job is forgotten.
         """

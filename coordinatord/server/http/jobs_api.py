@@ -43,8 +43,8 @@ WAIT_S_MAX = 30.0
 """The longest wait for the end of a run: proxies close idle connections after a minute or less."""
 
 Key = tuple[str | None, str, str]
-"""The key of an answer. About one job: its name, the name again, and the encoding. About all that a caller may see:
-None, the pattern of their names, and the encoding."""
+"""The key of an answer: the name of the job, or None for all that a caller may see; the pattern of the names that it
+has, or that one name; and the encoding."""
 
 
 class _CachedBody(Struct, frozen=True):

@@ -137,7 +137,7 @@ class LiveUpdates:
         self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
         """The topic of all jobs. Its state is kept without viewers, for the next viewer."""
         self._viewed_topics: dict[tuple[str, str], _Topic] = {}
-        """The topics with viewers, by event and by job or pattern."""
+        """The topics with viewers, by the name of their events, and by job or pattern of jobs."""
         self._viewers = ReaderLimit()
         self.routes = [web.get("/v1/stream", self._serve, allow_head=False)]
 

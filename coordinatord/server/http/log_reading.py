@@ -236,9 +236,9 @@ class LogReading:
 
         `is_last` means that there is no later call, so the whole rest is read.
         """
-        turn_ends_at = self._bytes_left - TURN_BYTES
+        left_after_turn = self._bytes_left - TURN_BYTES
         while not (log.has_failed or self._limit_reached or self.is_interrupted):
-            log.is_behind = not is_last and self._bytes_left <= turn_ends_at
+            log.is_behind = not is_last and self._bytes_left <= left_after_turn
             if log.is_behind:
                 return
             try:

@@ -68,7 +68,7 @@ class PageAccess:
     async def _make_link(self, request: web.Request) -> web.Response:
         await read_body(request, lambda body: check(body, PageLinkBody, "request"))  # it has to be empty
         caller = CALLER.get()
-        if self._gatekeeper is None or caller.token is None:  # with a gatekeeper, a caller has a token here
+        if self._gatekeeper is None or caller.token is None:  # a gatekeeper lets nobody come here without a token
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
         if caller.in_browser:  # it could prolong its session for ever
             text = "a page cannot make a link: run nodeclient page"

@@ -123,7 +123,7 @@ def check_query(request: web.Request, *known: str) -> None:
 
 
 def seconds_in(request: web.Request, name: str, meaning: str) -> float | None:
-    """Return a parameter in seconds; None without it. Raises `MalformedQueryError`, which tells its `meaning`."""
+    """Return a parameter in seconds; None without it. Raises `MalformedQueryError` with its `meaning`."""
     text = request.query.get(name)
     if text is not None and not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         raise MalformedQueryError(f"{name} is {meaning}, not {text[:40]!r}")
@@ -131,7 +131,7 @@ def seconds_in(request: web.Request, name: str, meaning: str) -> float | None:
 
 
 def number_in(query: MultiMapping[str], name: str, default: int, most: int, *, least: int = 0, other: str = "") -> int:
-    """Return a whole number in a query; `other` names another value for the error. Raises `MalformedQueryError`."""
+    """Return a whole number in a query; in the error, `other` names a further choice. Raises `MalformedQueryError`."""
     text = query.get(name, str(default))
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or not least <= int(text) <= most:
         raise MalformedQueryError(f"{name} is {least} to {most}{other}, not {text[:40]!r}")

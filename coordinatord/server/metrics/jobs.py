@@ -81,7 +81,7 @@ def _number_of(step: KeptStep | None) -> Figure:
 
 
 def _seconds(run: Run, tally: JobTally, now: float) -> list[float]:
-    """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
+    """Return the seconds of a run by activity. None is less than at the last scrape, and their sum is true.
 
     The run's ledger, the account of its time, may move its last seconds to another activity, when it learns that the
     round was broken or did not train yet. To Prometheus, a counter that falls has begun anew. So a counter that should

@@ -57,7 +57,7 @@ class ChangeSignal:
 
     @asynccontextmanager
     async def until_closed(self) -> AsyncIterator[None]:
-        """Limit a write to a reader within the context. Raises `TimeoutError` if the daemon ends before the write."""
+        """Limit a write to a reader within the context. Raises `TimeoutError` if the daemon ends first."""
         async with asyncio.timeout(0 if self.closed else None) as write:
             self._writes.add(write)
             try:

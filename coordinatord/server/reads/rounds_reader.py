@@ -26,7 +26,7 @@ class RoundsReader:
         """The rounds of ended runs by the run's id, the most recently requested last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return a job's run, after `written`, and its rounds; None for an unknown job. Raises `StoreError`."""
+        """Return a job's run, after `Driver.written`, and its rounds; None for an unknown job. Raises `StoreError`."""
         jobs = self._driver.machine.jobs
         while True:
             await self._driver.written()

@@ -40,8 +40,8 @@ ADDRESS_SHARE = 3 / 4
 Behind one address (NAT, Kubernetes) there may be 10,000 nodes."""
 
 BROWSER_CONNECTIONS = 6
-"""The connections over HTTP that a browser opens at one time. Where one address may not have as many, too few files may
-be open in this process."""
+"""The connections over HTTP that a browser opens at one time. If an address may not have as many, the daemon warns at
+its start that too few files may be open."""
 
 ADDRESS_REQUESTS_SHARE = 1 / 4
 """The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""

@@ -168,7 +168,7 @@ class Connections:
         return await handler(request)
 
     async def take_over(self, request: web.Request) -> web.StreamResponse:
-        """Make a session of a connection that aiohttp has read so far; return only when the session ends."""
+        """Make a session of a connection that aiohttp has read so far; the end of the session cancels this."""
         try:
             answer = _answer_to(request)
         except HandshakeError as error:
@@ -180,7 +180,7 @@ class Connections:
         handler.keep_alive(False)  # this cancels aiohttp's timer for an idle connection
         # aiohttp passes the bytes that it has received after the request to `tail` at once, and none from then on.
         handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of a parser that aiohttp calls
-        # The end of the connection ends the handler, which cancels this request.
+        # The end of the connection ends the handler, and that cancels this request.
         self._sessions.open(transport, answer, bytes(tail.data), CALLER.get(), handler.connection_lost)
         self._taken_over.add(handler)
         try:
@@ -324,6 +324,7 @@ class Connections:
             answer = answer_to(headers)
             if self._gatekeeper is None:
                 return answer, ANYBODY
+            # A rejected request is rejected again by `AccessGuard`, which counts it.
             caller = self._gatekeeper.admit_uncounted(headers.get("authorization", ""), Role.JOIN)
         except (HandshakeError, DeniedError):
             return None

@@ -113,9 +113,9 @@ class NodeSessions:
         caller: Caller = ANYBODY,
         lost: Callable[[Exception | None], None] | None = None,
     ) -> None:
-        """Make a session of a caller's connection: send the `answer` to its request, and handle the `data` after that.
+        """Make a session of a caller's connection, and send `answer` to accept its request.
 
-        `lost` is called when the connection has ended.
+        `data` has the bytes that came after the request. `lost` is called when the connection has ended.
         """
         session = NodeSession(self, self._close_timeouts, caller, lost)
         transport.set_protocol(session)
@@ -283,7 +283,7 @@ class NodeSessions:
 
     def _refuse_before_join(self, session: NodeSession, refused: Refused) -> None:
         peer = session.address("peername")
-        # A node of another release retries again and again, so the same text is logged once.
+        # After an upgrade, nodes of the old release retry again and again, so the same text is logged once.
         is_new = self._refusal_log.of_peers.is_new(peer, refused.message)
         names = fields("peer_refused", peer=peer, code=refused.code)
         self._count_refusal(session, refused.code, f"refused: {refused.message}", names, is_new=is_new)
@@ -345,7 +345,7 @@ class NodeSession(WebSocket):
 
     def broken(self, error: FrameError) -> None:
         """Close the connection of a peer that sends too many frames or invalid ones, and log why."""
-        if error.code is CloseCode.POLICY_VIOLATION:
+        if error.code is CloseCode.POLICY_VIOLATION:  # only too many frames have this code
             self._owner.refuse_flood(self)
         else:
             self._owner.record_malformed(self, error)  # the peer gets only a code

@@ -14,7 +14,8 @@ from coordinatord.core.rounds.values.records import NodeJoined
 from coordinatord.store.interface import Entry
 
 SUBJECTS_MAX = 1_000
-"""The limit of remembered nodes and addresses; beyond it, some refusals are logged twice."""
+"""The limit of remembered subjects, such as nodes, addresses and tokens. Beyond it the oldest is forgotten, so some
+lines are logged again."""
 
 LINES_MAX = 60
 """The limit of lines within `WINDOW_S` about one token and one kind of refusal: one a second. The metric counts all."""

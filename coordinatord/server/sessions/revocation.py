@@ -32,7 +32,7 @@ async def watch_tokens(
     sessions: NodeSessions,
     end_requests: Callable[[Callable[[Caller], bool]], None],
 ) -> None:
-    """End sessions and requests whose caller loses access, and warn of the certificate, until cancelled.
+    """End sessions and requests whose caller loses access, and warn of a certificate that expires, until cancelled.
 
     `end_requests` ends the HTTP requests of callers for whom a test is true.
     """
