@@ -43,7 +43,7 @@ def test_the_shell_takes_the_script(program: str, shell: str, tmp_path: Path) ->
         ("nodeclient", "status --wat", "--watch"),
         ("nodeclient", "run --numa-binding soc", "socket"),
         ("coordinatord", "--sett", "--settle"),
-        ("coordinatord", "replay --st", "--state-dir --step"),
+        ("coordinatord", "replay --st", "--state-dir --step --store"),
     ],
 )
 def test_bash_completes_commands_flags_and_values(program: str, words: str, expected: str, tmp_path: Path) -> None:
