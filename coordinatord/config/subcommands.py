@@ -43,11 +43,11 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     parser, commands = _make_parser(environ)
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     parser.reject_tokens(arguments)
-    word = next(iter(arguments), "-")  # without arguments there is no command, as before a flag
-    if word not in commands and not word.startswith("-"):
+    first = next(iter(arguments), None)
+    if first is not None and first not in commands and not first.startswith("-"):
         parser.error(
-            f"there is no command {clip(word)!r}, only {', '.join(commands)}; without one it serves, and commands about"
-            " jobs are nodeclient's"
+            f"there is no command {clip(first)!r}, only {', '.join(commands)}; without one it serves, and commands"
+            " about jobs are nodeclient's"
         )
     parser.check_flags(arguments, *commands.values())
     given, unknown = parser.parse_known_args(arguments)

@@ -51,7 +51,7 @@ class SleepWatch:
         """Record an event; return whether it shows a sleep that may have lasted for more than `least_s` seconds.
 
         `due` is when the machine was to be called at the latest. An event long after that shows a sleep, which may have
-        begun right after `awake_at`.
+        begun right after `awake_at`. The caller takes no notice of a sleep of `least_s` or less.
         """
         tolerated_s = policy.heartbeat_s
         if self.awake_at < self._returns_until:  # not `now`: that time may have passed in the sleep

@@ -1,7 +1,8 @@
 """The tables of known causes at the start of a script: its command, files that its host lacks, and its GPUs. Pure.
 
-Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker (`HintRule`). The first
-row that matches counts, so a row stands before those that would match more failures.
+Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker (`HintRule`, which
+explains `anywhere` and `alone`). The first row that matches counts, so a row stands before those that would match more
+failures.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LAUNCHING = (
         "environment lost",
         _ENVIRONMENT_LOST,
         (
-            r"(?s)(?:<frozen os>|/os\.py).*"
+            r"(?s)(?:<frozen os>|/os\.py).*"  # a frame of `os.environ`, unlike that of another dict
             r"KeyError: '(?P<variable>(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT))'"
         ),
         anywhere=True,

@@ -15,7 +15,8 @@ from prometheus_client import Histogram, disable_created_metrics
 from coordinatord.protocol.messages import RefusalCode
 
 MEASURE_EVERY_S = 1.0
-"""How often the lateness of the event loop is measured: as often as heartbeats come, which it delays."""
+"""How often the lateness of the event loop is measured: as often as a node sends heartbeats, whose
+answers it delays."""
 
 COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds in seconds. A commit of records takes one to twenty milliseconds; after 1 s the store counts as

@@ -29,7 +29,7 @@ from coordinatord.server.sessions.tls_listener import TlsProvider
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
-"""When clients should retry while no coordinator leads, in seconds: an election takes a few."""
+"""How many seconds clients should wait before they retry while no coordinator leads. An election takes a few."""
 
 REASON_MAX = 300
 """The limit of a reason in a header, in characters: a sentence or two."""

@@ -43,7 +43,7 @@ _OF_SQLITE = {
 }
 
 _SIGNS_OF_DAMAGE = ("no such table", "no such column", "Could not decode to UTF-8")
-"""Texts of SQLite for damage that has only its generic error code."""
+"""Parts of SQLite's messages that show damage for which SQLite has only its generic error code."""
 
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -52,7 +52,8 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 def store_errors(directory: Path | str) -> Iterator[None]:
     """Convert errors of files and SQLite within the context to a `StoreError` that names the directory.
 
-    It also names the directory in a `NothingStoredError` and an `UnreadableStoreError`; other `StoreError`s do so.
+    It also puts the directory before the text of a `NothingStoredError` and an `UnreadableStoreError`. Any other
+    `StoreError` names it already.
     """
     try:
         yield

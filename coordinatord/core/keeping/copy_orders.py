@@ -23,7 +23,7 @@ NAMED_MAX = 3
 def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
     """Plan the copies of a step among the nodes of the current round and the spares.
 
-    Nodes that take no copies are left out, so nobody copies their state either.
+    Nodes that take no copies for others are left out of the pairs, so nobody copies their state either.
     """
     takers = [member for member in kept.run.members.values() if is_reachable(member) and _takes_copies(member)]
     ranked = ((member.durable.assignment.group_rank, member.node) for member in takers if member.durable.assignment)
@@ -36,7 +36,7 @@ def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
 
 
 def _domains(kept: KeptState) -> dict[str, str]:
-    """Return the failure domain of each member: its topology key, or its host where the round has only one key."""
+    """Return the failure domain of each member: its topology key; its host if it has none, or the round has one key."""
     keys = {member.offer.topology for member in kept.run.roll.inside}
     by_host = len(keys) < 2  # noqa: PLR2004 - two domains
     return {
@@ -79,7 +79,7 @@ def why_uncopied(kept: KeptState) -> str:
     durable, members = kept.run.durable, kept.run.members
     if not durable.losses:
         return ""
-    host_of = {loss.node: loss.host for loss in durable.lost}
+    host_of = {loss.node: loss.host for loss in durable.lost}  # `losses` has no hosts
     host_of |= {node: member.offer.host for node, member in members.items()}
     if len({host_of.get(node) for node in durable.order}) == 1:
         return f"all nodes of round {durable.round} were on one host"

@@ -37,8 +37,8 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
         return f"{text}; resumes {_resumed(kept, point)}"
     if lacking := unstepped(kept):
         return f"{text}; {lacking}"
-    has_kept = bool(kept.index) or kept.protection.passed is not None  # it stays when all holders of a step are gone
-    if not has_kept or kept.run.durable.reached is None:
+    has_kept = bool(kept.index) or kept.protection.passed is not None  # `passed` stays when all holders are gone
+    if not has_kept or kept.run.durable.reached is None:  # no worker has done a step that could be missed
         return text
     is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())
     other = "other " if text else ""
@@ -200,11 +200,11 @@ def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 
     It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk. If a step is being
-    written, the text says that this took too long. So callers use it only once the wait of `ends_by` is over.
+    written, the text says that this took too long. So callers use it only once `ends_by` is over.
     """
     disk, found, failed = kept.disk, kept.disk.found, kept.disk.failed_at
     if failed is not None and found.newest is not None and failed <= found.newest:
-        failed = None  # the disk has a step as new; else it is missing, even if its holders have left by now
+        failed = None  # the disk has a step as new as that; otherwise it is missing, even if its holders have left
     missing = (next(iter(unwritten(kept)), None), failed, found.lost)
     at = max((step for step in missing if step is not None), default=None)
     if disk.every_s is None or at is None:
@@ -212,7 +212,7 @@ def lost_step(kept: KeptState) -> str:
     node = overwriter(kept, at)
     why = f"workers of node {node} may overwrite it" if node else disk.problem
     why = why or (_GONE if at == found.lost else "no node could write it")
-    if disk.attempt is not None:  # the earlier of the two limits of `ends_by` is over
+    if disk.attempt is not None:  # one limit of `ends_by` is over: `END_IDLE_S` without a byte, or `longest_until`
         is_idle = disk.attempt.progressed_at + END_IDLE_S < longest_until(disk, disk.attempt)
         slow = f"nodes that leave wait {END_S:g} s for it at most"
         why = f"nothing was written for {END_IDLE_S:g} s" if is_idle else slow

@@ -43,9 +43,9 @@ def write_due(kept: KeptState) -> float | None:
 def last_step_due(kept: KeptState) -> float | None:
     """Nodes outside a round keep a newer step than the disk has, and may leave.
 
-    If the run ends, the step is written as soon as one may be. Between two rounds it is written when no round has
-    followed for `WAITS_S`, or earlier if a node's `--join-timeout` expires. That node then leaves after the write, see
-    `RunKeeping.wait_at_timeout`.
+    If the run ends, the step is written as soon as a write may begin. Between two rounds it is written when no round
+    has followed for `WAITS_S`, or earlier if a node's `--join-timeout` expires. That node then leaves after the write,
+    see `RunKeeping.wait_at_timeout`.
 
     A write may have to wait longer, for one of two reasons:
 
@@ -60,9 +60,9 @@ def last_step_due(kept: KeptState) -> float | None:
     if run.durable.state is not State.FORMING:
         return None
     waits_until = run.durable.entered_at + write_plan.WAITS_S
-    if kept.disk.problem:  # the last attempt has failed
+    if kept.disk.problem:  # the last attempt has failed: a join timeout does not shorten the pause
         return max(at, before_first_timeout(run, waits_until))
-    return before_first_timeout(run, max(at, waits_until))
+    return before_first_timeout(run, max(at, waits_until))  # it shortens the wait for a scan
 
 
 def write_done(kept: KeptState) -> float | None:
@@ -81,7 +81,7 @@ def write_over(kept: KeptState) -> float | None:
 
 
 def all_promised(kept: KeptState) -> float | None:
-    """Every node of a round that is being stopped has reported after which step its workers pause."""
+    """Every node of a round that is being stopped has reported after which step its workers have promised to halt."""
     return None if kept.halting.furthest_promised(kept.run) is None else NOW
 
 
@@ -89,7 +89,7 @@ def _may_go_on(kept: KeptState) -> bool:
     """Whether the next stage of an attempt may begin: not while workers end.
 
     What follows depends on whether nodes leave, which is known only when all workers have ended. Then
-    `RunKeeping.end_round` ends an attempt that is over.
+    `RunKeeping.end_round` ends an attempt that is over. After the last round, they have ended and all nodes leave.
     """
     return kept.run.durable.state is not State.STOPPING or is_last(kept.run)
 
@@ -101,8 +101,8 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Order nodes to write the newest whole step to the disk; if they cannot, record why and when to try again."""
     attempt = write_plan.new_attempt(kept, now)
     if attempt is None:
-        at, why = write_plan.step_to_write(kept), write_plan.why_none(kept)
-        kept.disk.fail(why, now, at, write_plan.pause_s(kept))
+        step, why = write_plan.step_to_write(kept), write_plan.why_none(kept)
+        kept.disk.fail(why, now, step, write_plan.pause_s(kept))
         return ()
     kept.disk.begin(attempt)
     return kept.run.members.values()
@@ -110,9 +110,10 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
     """Have the committer make the step whole, as all parts are written; workers may overwrite it in memory now."""
-    kept.disk.commit()
     attempt = kept.disk.attempt
-    return [] if attempt is None else [kept.run.members[attempt.committer]]
+    assert attempt is not None  # noqa: S101 - it is the row's condition
+    kept.disk.commit()
+    return [kept.run.members[attempt.committer]]
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:

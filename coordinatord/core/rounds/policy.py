@@ -69,7 +69,7 @@ class Policy(Struct, frozen=True):
 
     stop_limit_s: float = 30.0
     """The time beyond the longest stop timeout of a round's nodes after which the others go on without a node that
-    cannot end its workers. A node that waits until the memory of its GPUs is free must be done by then."""
+    cannot end its workers. A node that waits until the memory of its GPUs is free reports before it is over."""
 
     collateral_s: float = 1.0
     """A worker's failure up to this long before its peer's node fell silent still counts as caused by that: the worker
@@ -78,7 +78,7 @@ class Policy(Struct, frozen=True):
     outage_grace_s: float = 300.0
     """How long a node that is cut off from the coordinator lets its workers go on. It may have been replaced, so they
     should stop soon; but a coordinator outage that is shorter than this loses nothing. A run of which no node is
-    heard ends after this time, the stop timeout and the join timeout: then no worker is left, and no node waits."""
+    heard ends after the sum of this time, the stop timeout and the join timeout: no worker or waiting node is left."""
 
     restart_grace_s: float = 15.0
     """How long a member may take to reconnect after a restart of the coordinator: two and a half attempts to connect,
@@ -102,8 +102,8 @@ class Policy(Struct, frozen=True):
     costs seconds. So by default somebody has to ask. (IBM gave up tests in pairs before each round for their cost.)"""
 
     pair_timeout_s: float = 8.0
-    """How long a test of two nodes may take. Three turns of tests, each with 2 s for messages, take 30 s at most. To
-    import torch takes 2 s, or 3 s with CUDA, and to measure one or two."""
+    """How long a test of two nodes may take. The import of torch takes 2 s, or 3 s with CUDA, and the measurement 1 to
+    2 s. Each of the three turns of tests has 2 s more for messages, so all take 30 s at most."""
 
     jobs_max: int = 1_000
     """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten. At
@@ -120,7 +120,7 @@ class Policy(Struct, frozen=True):
             raise ValueError(f"--heartbeat {self.heartbeat_s:g}: a lease would be longer than a day")
         if self.reconnect_grace_s > self.heartbeat_s * self.heartbeats_per_lease:
             raise ValueError("the reconnect grace must not be longer than the lease")
-        # Before a round goes on without a node, it has to be known whether the node is dead.
+        # After the stop limit a round goes on without a node: it must be known by then whether the node is dead.
         if self.stop_limit_s <= max(self.collateral_s, self.restart_grace_s):
             raise ValueError("the stop limit must be longer than the restart grace and the collateral time")
         if self.settle_s > self.settle_max_s:

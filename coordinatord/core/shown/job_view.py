@@ -52,8 +52,8 @@ REFUSED_SHOWN_S = 60.0
 
 STANDS_S = 5.0
 STANDS_STEPS = 2
-"""A node that is behind counts as standing still if it has made no step for so many seconds, and for so many usual
-steps: then its last report is not only late."""
+"""A node that is behind counts as standing still if it has made no step for so many seconds, and for the usual time of
+so many steps. With less, its last report may only be late."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
@@ -155,6 +155,7 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
 
 
 def _preflight(run: Run) -> api.PreflightStatus | None:
+    # `JudgingWing` itself, of a run without wings, tests no hosts.
     preflight = run.judging.preflight if isinstance(run.judging, RunJudging) else None
     if preflight is None or not preflight.members:
         return None
@@ -259,8 +260,8 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    # Goodput is known only if steps were reported. Training and redone time prove that. Stalled time does not, if there
-    # is running time too: that shows workers that report no steps, and these count as stalled if they hang.
+    # Goodput is known only if steps were reported. Training and redone time prove that. Stalled time proves it only
+    # without running time, which is that of workers that report no steps: they count as stalled if they hang.
     are_steps_known = trained or seconds.redone or (seconds.stalled and not seconds.running)
     goodput = round(trained / total, 6) if are_steps_known else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
@@ -465,7 +466,7 @@ _BY_PHASE = {
 
 
 def kept_view(run: Run) -> api.KeptStatus | None:
-    """Return the kept state of a run; None if no node keeps or writes any and the round resumed from none."""
+    """Return the kept state of a run; None if there is none, and no node has a problem with keeping it."""
     resume = run.durable.resume
     kept = kept_of(run)
     index, disk, slow = kept.index, kept.disk, pageable(kept)

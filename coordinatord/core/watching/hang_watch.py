@@ -84,7 +84,7 @@ class HangWatch:
     def repeat_second(self, now: float) -> None:
         """Drop the second look of a pair, which came before the next heartbeats, and have another one soon.
 
-        Only heartbeats tell whether a section has begun.
+        Only heartbeats tell whether a section has begun, in which a worker may stand still without being hung.
         """
         self.is_pending, self.due_at = False, now + APART_S
 

@@ -28,8 +28,8 @@ from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0
-"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. If collectives
-take longer, so do steps, and the first look comes only after ten times the slowest step."""
+"""The least seconds between the two looks of a pair: a collective of a healthy training ends in that time. If
+collectives take longer, so do steps, and the first look comes only after ten times the slowest step."""
 
 _SILENT_STATES = GONE | {STOPPED}
 """States of a process that explain why it does not answer, so that it counts as seen."""
@@ -70,10 +70,10 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
+    """Return why a look in which every worker was seen cannot show a hang; empty if it can, or if some have ended.
 
-    It is empty also if some workers have ended: then the job's state names those that have not. Workers that make a
-    process group wait for each other without a collective, so a worker that does is named.
+    It cannot if all are stopped, or none is in a collective. Workers that make a process group wait for each other
+    without one, so a worker that does so is named. If some have ended, the job's state names those that have not.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
         return ""
@@ -111,7 +111,7 @@ def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether the verdict on one look may be wrong, so that a person who asks gets a second look too.
 
     The work may merely be slow if all workers wait in collectives, which need the network, or if a culprit waits for
-    something outside the job. Where only stacks show that workers wait, no recorder shows that they get on.
+    something outside the job. The verdict may also be wrong if only stacks show that workers wait: they may get on.
     """
     needs_network = verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED}
     return needs_network or awaits_outside(verdict, look) or rests_on_stacks(verdict, look)

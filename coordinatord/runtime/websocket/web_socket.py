@@ -25,8 +25,8 @@ from coordinatord.runtime.websocket.frames import (
 )
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""How much is written for a peer that does not read: some ten messages. asyncio's own limit is 64 KiB; the rest of a
-session takes 2 KiB."""
+"""How many bytes may wait in the write buffer for a peer that does not read: some ten messages. asyncio's own limit of
+64 KiB would be many times the 2 KiB that the rest of a session takes."""
 
 QUEUED_MAX = 3
 """The most queued requests or answers: one each for logs, stacks and arrivals. Older ones are dropped as timed out."""

@@ -75,7 +75,7 @@ class AdminApi:
         driver.on(Answer, self._deliver)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         """The answers of requests in progress, by number."""
-        self._numbers = count(-1, -1)  # below 0, unlike nodes' sessions; `Answer.session` is one of them
+        self._numbers = count(-1, -1)  # below 0, unlike nodes' sessions; they are `Answer.session`
         self._closed = False
         self.routes = [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 

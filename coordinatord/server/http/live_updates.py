@@ -44,7 +44,7 @@ from coordinatord.store.interface import StoreError
 log = logging.getLogger(__name__)
 
 VIEWERS_MAX = 100
-"""The limit of open pages, ten times those of a team. Each needs a connection and, if it is slow, one old state."""
+"""The limit of open pages: ten times as many as a team opens. Each needs a connection and, if slow, one old state."""
 
 AFTER_RECORD_S = 0.25
 """The least time between two states if there are new records: it seems immediate, and combines a burst of records."""
@@ -60,7 +60,7 @@ ALIVE_S = 5.0
 """The interval of keep-alives. They show a page that its connection works, and keep proxies from closing it as idle."""
 
 RETRY_MS = 1_000
-"""How long a browser waits before it reconnects, as long as a node does."""
+"""How long a browser waits before it reconnects: as long as a node waits."""
 
 COLUMNS = NodeStatus.__struct_fields__
 """The fields of each node on the page."""
@@ -174,7 +174,7 @@ class LiveUpdates:
                 del self._viewed_topics[name, subject]
 
     async def _frames(self, viewer: PageViewer, topics: list[_Topic]) -> AsyncGenerator[bytes]:
-        """Yield the events for one viewer, until the daemon ends. Then its browser reconnects."""
+        """Yield the events for one viewer until the daemon ends or must not lead; then its browser reconnects."""
         yield b"retry: %d\n\n%s" % (RETRY_MS, event_frame("viewer", viewer))
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now

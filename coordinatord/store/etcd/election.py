@@ -50,7 +50,7 @@ class Election:
         """Record this coordinator's lease, which was requested at `sent_at` and granted at `now`."""
         self._slowest_s = max(self._slowest_s, now - sent_at)
         self.lease, self._granted_s = lease, length_s
-        self.term_ends_at = sent_at + length_s  # etcd ends the lease no earlier: it began it after `sent_at`
+        self.term_ends_at = sent_at + length_s  # etcd granted it after `sent_at`, and ends it no earlier
 
     def record_attempt(self, created_at: int, lease: int) -> bool:
         """Record the leader key after an attempt to create it; return whether this coordinator leads.
@@ -79,6 +79,7 @@ class Election:
             return None
         if left_s is not None:
             self._slowest_s = max(self._slowest_s, now - sent_at)
+            # A renewal gives the lease its whole length again.
             self.term_ends_at = max(self.term_ends_at, sent_at + self._granted_s)
         if now >= self.term_ends_at:
             return None

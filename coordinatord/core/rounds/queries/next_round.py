@@ -16,8 +16,8 @@ from coordinatord.core.rounds.values.ranks import order
 def reserves(run: Run) -> list[Member]:
     """Return the quarantined members to enlist, because the next round needs them, by arrival.
 
-    There are none if it has enough others, counting those that may reconnect or prepare on good hosts, or if even all
-    quarantined ones would be too few. Nodes that prepare on other hosts do not count, as they become quarantined ones.
+    There are none if the round has enough other nodes, or if even all quarantined ones would be too few. The others are
+    those that are ready, may reconnect, or prepare on good hosts. Those that prepare on other hosts become quarantined.
     """
     others = run.roll.count(MemberState.READY, MemberState.DISCONNECTED)
     lacking = run.spec.nodes_min - others - run.roll.count_good(MemberState.PREPARING)
@@ -28,10 +28,10 @@ def reserves(run: Run) -> list[Member]:
 
 
 def next_size(run: Run) -> int:
-    """Return the number of nodes of a round formed now; enlisted ones only fill up the minimum.
+    """Return the number of nodes of a round formed now.
 
-    Enlisted members are ready as well. Only as many of them are taken as the minimum lacks: nodes on good hosts may
-    have come since, and those that prepare are waited for. `settled` also waits for those that may reconnect.
+    Ready members on good hosts are taken first. Enlisted members, which are ready as well, are taken only as far as the
+    minimum lacks nodes on good hosts that are ready or prepare. `settled` also waits for nodes that may reconnect.
     """
     good = run.roll.count_good(MemberState.READY)
     enlisted = run.roll.count(MemberState.READY) - good

@@ -13,8 +13,8 @@ from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.protocol.messages import Observed, Phase
 
 EXIT_PATIENCE_S = 10.0
-"""How many seconds after the exit of some workers it is said at the earliest that others have not ended. Workers of one
-training mostly end within seconds of each other."""
+"""How many seconds after the last exit the workers that have not ended are named. Workers of one training mostly end
+within seconds of each other."""
 
 
 class ExitCounts:
@@ -28,7 +28,7 @@ class ExitCounts:
         """How many workers have ended without an error, and how many are known to live. Those of a node that has not
         reported since the coordinator was started are in neither number, unless its success is on record."""
         self.last_at = LONG_AGO
-        """When the last exit was reported, or a node reported for the first time."""
+        """When the last exit was reported, or a node first reported: its workers may have ended just before."""
 
     def record(self, own: Ranks, observed: Observed, heard_at: float) -> None:
         """Record a node's report about the round, in which it has the ranks `own`."""
@@ -45,12 +45,13 @@ class ExitCounts:
 def living_ranks(own: Ranks, observed: Observed) -> list[int]:
     """Return those of a node's ranks whose workers have not ended, by its report about a round that is on.
 
-    A node that reports no process ids names only a few ended workers: the others count as living until it succeeds.
+    A node that reports no process ids names only some of its ended workers: the others count as living until it
+    succeeds.
     """
     if observed.phase is Phase.SUCCEEDED:
         return []
     ranks = range(own.first_rank, own.first_rank + own.workers)
     if observed.pids:
-        return [rank for rank, pid in zip(ranks, observed.pids, strict=False) if pid]
+        return [rank for rank, pid in zip(ranks, observed.pids, strict=False) if pid]  # 0: ended
     gone = {ended.rank for ended in observed.ended}
     return [rank for rank in ranks if rank not in gone]
