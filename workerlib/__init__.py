@@ -16,9 +16,9 @@ need torch, are loaded when a script first uses them.
 exception that ends a worker. `sampler` deals out the samples of an epoch, and `micro_batches` splits a batch among the
 workers. `stop` records a signal that asks the worker to end, and `agreement` has all workers agree on that. `store`
 serves torch's store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells
-nodeclient where the worker stands. The first use of a function or class of this package starts the responder: a thread,
-faulthandler's handler of one realtime signal, and functions for forked children and the end of Python. Without the
-variable COORDINATORD_STACKS there is none of that.
+nodeclient where the worker stands. Functions and classes of this package call `responder.begin` when a script uses
+them. Its first call starts a thread, has faulthandler handle one realtime signal, and registers functions for forked
+children and the end of Python. Without the variable COORDINATORD_STACKS it does nothing.
 
 `keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse` lets
 a process take part in several rounds. The docstrings of these two packages say what each does in the process, and how

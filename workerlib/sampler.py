@@ -189,7 +189,7 @@ class ElasticDistributedSampler:
             start = min(start + size, self._length)
 
     def _size(self, start: int) -> int:
-        """Return the size of the batch that begins at a place, 0 for none, whatever the sizes of earlier batches."""
+        """Return the size of the batch that begins at this place, whatever came before it; 0 if there is none."""
         left = self._length - start
         full = self._batch_size
         match self._remainder:

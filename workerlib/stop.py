@@ -1,6 +1,6 @@
 """Records the signal by which the node asks this worker to stop; `agreement` shares it with all workers.
 
-A worker that handles no signal dies of it at once. A script that calls `should_stop` ends at a step of its choice.
+The signal ends a worker that does not handle it. A script that calls `should_stop` ends at a step of its choice.
 Standard library only.
 """
 

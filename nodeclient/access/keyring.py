@@ -26,7 +26,7 @@ _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 """A pin as the name of a file: 256 bits in base32."""
 
 FILES_MAX = 1_000
-"""The limit of files in a user's directory: one for each coordinator that the user has ever started."""
+"""The limit of files in a user's directory, which has one for each coordinator that the user has ever started."""
 
 
 class KeyringError(OperationalError):
@@ -51,7 +51,7 @@ class AccessSettings(Struct, frozen=True):
     insecure: bool = False
     """Whether to use neither TLS nor a token."""
     plaintext_allowed: bool = False
-    """Whether a coordinator without TLS is acceptable: another node may have started it, without a token to give."""
+    """Whether to accept a coordinator without TLS: a node may have started it, and such a coordinator has no token."""
 
     def __repr__(self) -> str:
         """Show nothing: the token is a secret."""
@@ -94,8 +94,8 @@ class Keyring(Struct, frozen=True):
         If there is none of this `role`, return one of another role: `admin` may read too, and a coordinator that
         refuses the token names the needed role.
 
-        With `any_key`, an authority vouches for the coordinator, whose key may be new, or may be a proxy's. So if there
-        is no token for this pin, one of the first coordinator here will do.
+        With `any_key`, a certificate authority vouches for the coordinator. Its key may then be new, or a proxy's, so
+        that no token has its pin. In that case, the tokens of the first coordinator in this keyring are used.
         """
         wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
         found = self.tokens.get(wanted, ())

@@ -60,7 +60,7 @@ Hosts = dict[str, int | None]
 
 
 class UpConfig(OperatorConfig, frozen=True):
-    """All settings of `nodeclient up`; durations in seconds. Without `coordinators` it starts one."""
+    """All settings of `nodeclient up`; durations in seconds. Without `coordinators`, `up` starts a coordinator."""
 
     MODULE = "remote.bring_up"
     hosts: Hosts
@@ -91,7 +91,7 @@ def read_hostfile(path: str) -> Hosts:
     """
     hosts = []
     try:
-        text = read_given(Path(path)).removeprefix("\ufeff")  # an editor may begin it so
+        text = read_given(Path(path)).removeprefix("\ufeff")  # the mark with which some editors begin a file
     except PrivateFileError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     for number, line in enumerate(text.splitlines(), 1):
@@ -117,6 +117,7 @@ def _merged(hosts: Iterable[tuple[str, int | None]]) -> Hosts:
     """Add up the slots of a host that is named more than once. As in MPI, a host without slots then counts as one."""
     merged: Hosts = {}
     for name, slots in hosts:
+        # The sum is parsed as a flag, to check its limit.
         merged[name] = flag_values.slots(str((merged[name] or 1) + (slots or 1))) if name in merged else slots
     if len(merged) > HOSTS_MAX:
         text = f"{len(merged)} hosts are more than {HOSTS_MAX}: have a scheduler start nodeclient join"

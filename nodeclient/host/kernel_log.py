@@ -14,7 +14,7 @@ from pathlib import Path
 from nodeclient.core.host_health import Xid
 
 KMSG = Path("/dev/kmsg")
-"""The kernel's log: each read returns one record, the oldest first, and none takes it from another reader."""
+"""The kernel's log: each read returns the next record, from the oldest on, and every reader gets all of them."""
 
 RECORDS_MAX = 100_000
 """The limit of records to read, more than the largest ring buffer of a kernel has."""

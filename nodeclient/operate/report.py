@@ -18,7 +18,7 @@ from nodeclient.operate.terminal_info import terminal, write
 def run(config: ReportConfig) -> int:
     """Print the report and return the exit code."""
     client = Client(config.coordinators, config.access)
-    data = get_job_data(client, only_job(client, config.job), "")
+    data = get_job_data(client, only_job(client, config.job), subpath="")
     job = read(JobStatus, data)
     if config.json:
         write([json.dumps(data.get("failure"))])
@@ -37,6 +37,7 @@ def _without_failure(job: JobStatus) -> str:
     broken = next((past for past in reversed(job.rounds) if past.ended is not None and not past.planned), None)
     if broken is not None:
         text += f"; round {broken.round} ended: {broken.ended}"
+    # `ended_s` is how long ago a run ended, so the last run has the least.
     failed = min((run for run in job.earlier if run.state == "failed"), key=lambda run: run.ended_s, default=None)
     if failed is not None:
         text += (

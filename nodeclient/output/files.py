@@ -39,7 +39,7 @@ class LogFileErrors:
             )
 
     def add_lost(self, path: Path, lost: int, why: str) -> None:
-        """Warn that a file ends without these bytes, whose number it does not have."""
+        """Warn that the last `lost` bytes are missing in a file, and that it does not say so itself."""
         self._warn(f"the last {lost:,} bytes of output are missing in {path}: {why}")
 
 
@@ -72,13 +72,13 @@ class LogFile:
             data = data[size:]
 
     def end(self, lost_before: int = 0) -> None:
-        """Close the file; a later write opens it again. `lost_before` bytes before that are missing.
+        """Close the file; a later write opens it again. `lost_before` bytes are missing after the last write.
 
-        If the file cannot have the number of missing bytes, the user is told.
+        If the number of missing bytes cannot be written into the file, the user is told.
         """
         self._count_lost(lost_before)
         if self._lost and time.monotonic() >= self._retry_at:
-            self._open()  # this writes the number of missing bytes into the file
+            self._open()  # this writes the number of missing bytes into the file, and sets it to 0
         self._close()
         if self._lost:
             self._errors.add_lost(self._path, self._lost, self._problem)
@@ -100,8 +100,8 @@ class LogFile:
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
             return end
-        # The file is full. Within a line it is rotated only if it has `LINE_BYTES_MAX` bytes too many (`room` below 0):
-        # then the line is longer than any may be, and is cut.
+        # The file is full. A file that ends within a line is rotated only if it is `LINE_BYTES_MAX` bytes too large (as
+        # a negative `room` says): such a line is longer than any may be, and is cut.
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
             has_rotated = self._size == 0

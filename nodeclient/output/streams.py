@@ -47,7 +47,7 @@ class WorkerStream:
     """The bytes that a worker writes to one descriptor, and their sinks."""
 
     def __init__(self, fd: int, sinks: Sequence[Sink], terminal_writer: TerminalWriter | None) -> None:
-        """Read from `fd`, which the stream owns from now on; `terminal_writer` is the sink that may be full."""
+        """Read from `fd`, which the stream owns from now on; one of the sinks writes to `terminal_writer`, if any."""
         self.fd = fd
         self.terminal_writer = terminal_writer
         self.ended = False
@@ -55,7 +55,7 @@ class WorkerStream:
         self.number = 0
         """The number of this stream in the order of all streams, which the pump sets."""
         self.blocked_since = 0
-        """A number that says when the stream began to wait for room, from the same counter; 0 if it does not wait."""
+        """The count of the same counter when the stream began to wait for room; 0 if it does not wait."""
         self.flush_at = 0.0
         """When to flush the sinks, by `time.monotonic`; valid while a sink needs that."""
         self.followers: list[WorkerStream] = []
@@ -109,7 +109,7 @@ class WorkerStream:
             self._end_sinks()
 
     def _end_sinks(self) -> None:
-        """End the sinks; a stream that follows another one leaves them to that one, unless that has ended.
+        """End the sinks, unless they are those of another stream (`follow`) that has not ended.
 
         A later write resumes a sink that has ended.
         """

@@ -47,7 +47,7 @@ class Console:
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, and erase the live line; `more` are fields for machines only."""
         self._log(level_number(level), text, event, **(more if self._for_machines else {}))
-        if self._waiting is not None:  # `--log-level` leaves this line out, so the handler has erased nothing
+        if self._waiting is not None:  # still there: `--log-level` left the log line out
             self._forget_wait()
             self._terminal.draw("")
 

@@ -132,7 +132,7 @@ class JoinAttempts:
         """The attempt whose files are being read."""
 
     async def prepare(self, coordinator: Endpoint) -> SecuredAttempt:
-        """Return an attempt, with its tokens and certificates. Raises `AccessError`, or `OSError` without a thread."""
+        """Return an attempt with its tokens and certificates. Raises `AccessError`; `OSError` if no thread starts."""
         if self._reading is not None:  # the last call gave up; its result would be out of date, and is not used
             await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
         if self._reading is None or self._reading.done():
@@ -151,7 +151,7 @@ class JoinAttempts:
 class CoordinatorAddresses:
     """Looks up the names of coordinators, and remembers at which address each one has let this node in.
 
-    A name that can be resolved counts, since a coordinator may move. Without a name server, the address counts.
+    As long as a name can be resolved, it is used, since a coordinator may move. Otherwise the address is used.
     """
 
     def __init__(self) -> None:
@@ -253,6 +253,7 @@ class CoordinatorConnection:
         while True:
             contact = self._contacts.current
             by_name = contact.address is None
+            # The connection resolves the name itself. This look-up tells whether it can, and which addresses there are.
             addresses = await self._addresses.look_up(contact.coordinator) if by_name else ()
             if by_name and not addresses:
                 contact = self._addresses.remembered(contact.coordinator)
@@ -304,7 +305,7 @@ class CoordinatorConnection:
 
     def _deny(self, coordinator: Endpoint, reason: str, *, wrong: bool) -> str:
         """Report that a coordinator denies access, and return the reason; `wrong` as in `WrongAccessError`."""
-        retry, patience_s = True, None
+        retry, final_within_s = True, None
         if wrong:
             self._addresses.forget(coordinator)  # another coordinator may have that address now
             now = asyncio.get_running_loop().time()
@@ -312,8 +313,8 @@ class CoordinatorConnection:
             self._wrong_since = now if self._wrong_since is None else self._wrong_since
             wrong_until = self._wrong_since + WRONG_FOR_S
             # The first denial after `wrong_until` is final; it comes at most one pause later.
-            retry, patience_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now
-        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), patience_s))
+            retry, final_within_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now
+        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), final_within_s))
         return reason
 
     async def _attempt_in(self, version: int, contact: ContactPoint) -> str | Refused:
@@ -334,8 +335,8 @@ class CoordinatorConnection:
             problem = await _access_problem(contact, attempt, error)
             if problem is None:
                 raise
-            # A coordinator that a node has started has no TLS. None such is expected if this program was given a token,
-            # since that is for one with TLS. Tokens that were only found in the user's directory may be for other ones.
+            # A coordinator that a node has started has no TLS. If this program was given a token, its coordinator has
+            # TLS. A token that was only found in the user's directory may be for another coordinator.
             may_have_no_tls = attempts.settings.plaintext_allowed and not attempts.settings.is_given
             if not may_have_no_tls or not isinstance(problem, PlaintextError):
                 raise problem from error
@@ -485,7 +486,7 @@ async def _access_problem(
 ) -> AccessError | None:
     """Explain a failed attempt by tokens, keys or TLS; return None for any other cause, and for other denials."""
     status = error.status if isinstance(error, HandshakeError) else None
-    # A 403 is about the rights of a valid token, and names it. With the other two, the user is told its source.
+    # A 403 is about the rights of a valid token, and names it. With a 401 or a 429, the text names the token's source.
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
         text = f"{_explain(contact.coordinator, error)} (this node's token is from {attempt.token_source})"
         return (WrongAccessError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)

@@ -94,7 +94,7 @@ class TorchrunNode:
 
     def on_started(self) -> None:
         """Record that torchrun starts the workers of its round."""
-        if self._participation.agent.phase is Phase.STARTING:  # otherwise it is over already
+        if self._participation.agent.phase is Phase.STARTING:  # otherwise the round is over already
             self._submit(events.WorkersStarted())
 
     def on_ended(self, why_failed: str) -> None:
@@ -136,9 +136,9 @@ class TorchrunNode:
             self._leave_if_done(event.desired)
 
     def _leave_if_done(self, desired: Desired) -> None:
-        """Leave if torchrun has succeeded and the others begin another round: torchrun cannot start again."""
-        goes_on = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
-        if self._succeeded and desired.goal is not Goal.EXIT and not goes_on:
+        """Leave if torchrun has succeeded and its round ends before the job does: torchrun cannot start again."""
+        is_same_round = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
+        if self._succeeded and desired.goal is not Goal.EXIT and not is_same_round:
             self._leave_by_itself()
 
     def _leave_by_itself(self) -> None:
@@ -162,6 +162,7 @@ class TorchrunNode:
             case effects.Kill():
                 log(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
             case effects.Sweep():
+                # torchrun ends its processes itself, so only the port is renewed.
                 self._submit(events.Swept(self._participation.renew_port()))
             case effects.SendObserved(observed):
                 self._participation.session.send(observed)

@@ -112,7 +112,8 @@ class Slots:
     def exit_codes(self) -> dict[int, int]:
         """Return the known exit codes of the programs that are over, even if their processes live, by local rank.
 
-        A worker writes the code into two bytes. They differ if the code is not known, or not written yet.
+        A worker writes the code twice, into two bytes, or two unequal bytes if the code is not known yet. Only then
+        does it write that its program is over.
         """
         over = ((local_rank, slot[CODE_AT]) for local_rank, slot in enumerate(self._slots()) if slot[OVER_AT])
         codes = ((local_rank, word.to_bytes(8, sys.byteorder)[:2]) for local_rank, word in over)
@@ -138,10 +139,10 @@ class Slots:
         """Read all slots. If a worker is just writing a value, the value that was read before stays."""
         for local_rank, slot in enumerate(self._slots()):
             step, at, check = slot[:CODE_AT]
-            if at and step ^ at == check:
+            if at and step ^ at == check:  # all three words are of the same report
                 if step <= STEP_MAX:
                     self._steps[local_rank] = (step, at)
-                    self._stepped_twice |= 0 < slot[FIRST_STEP_AT] < at
+                    self._stepped_twice |= 0 < slot[FIRST_STEP_AT] < at  # this step is later than the first one
                 self._are_announced |= step == STEPS_TO_COME
             with suppress(ValueError):
                 self._sections[local_rank] = unpack_section(slot[SECTION_AT : SECTION_AT + len(NO_SECTION)])

@@ -51,10 +51,12 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A worker asks for an arena whose places, for a generation and a small state, have at least so many bytes."""
+    """A worker asks for an arena."""
 
     generation: int
+    """The least bytes of a place for the big state."""
     small: int
+    """The least bytes of a place for the small state."""
     shard: int
     """The number of the shard of the big state that it keeps; see `arena.Commit`."""
     shards: int
@@ -164,10 +166,10 @@ class SaveNow:
     number: int
     """The number of this request, which the answer repeats."""
     planned: bool = False
-    """Whether the round ends on purpose, or was to when it broke. A script that calls `should_stop` then goes on to a
-    step of its own choice: its worker answers with `at_own_step`, and saves that step later."""
+    """Whether the round ends on purpose, or broke when such an end was planned. A script that calls `should_stop` then
+    goes on to a step of its own choice: its worker answers with `at_own_step`, and saves that step later."""
     late: bool = False
-    """Such a script has not reached its step in time: save now, while training goes on to it."""
+    """Whether such a script has not reached its step in time. It saves now, and training goes on to that step."""
 
 
 BEFORE_NAMED = -1

@@ -68,7 +68,7 @@ class Layout:
     manifest: bytes
     """The first bytes of the place: the length of the JSON, and the JSON."""
     end: int
-    """The byte at which the tensors end. In a small state, its values begin there, as JSON."""
+    """The byte at which the tensors end. In a small state, the JSON of its other values begins there."""
 
 
 def lay_out(pieces: Iterable[Piece]) -> Layout:

@@ -29,12 +29,12 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   have the same state, it registers a forward hook on each module. It registers a function with atexit, to save at the
   end of Python. All of these are removed when training ends.
 * With a GPU, the first step of an optimizer in each step of training waits until the GPU has passed all collectives.
-  Copies have a stream of their own. When memory comes, some threads have CUDA's driver lock its pages, and a function
-  with atexit waits for them.
+  Copies have a stream of their own. When nodeclient grants memory, threads have CUDA's driver lock its pages, and a
+  function registered with atexit waits for these threads.
 * `ctx.step` copies the small state, makes a digest of the big one at some steps if other ranks have the same, and
   stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
-* It registers a function for forked children, to close the connection in them, which cannot be undone. A
-  `KeptStateError` may register one with atexit, which has the error file say that no restart helps.
+* It registers a function that closes the connection in forked children, and stays registered. A `KeptStateError` may
+  register a function with atexit that writes into the error file that no restart helps.
 * It changes the given objects, and the random state of Python, numpy and torch, only to restore kept state. It reshards
   modules of `fully_shard`. Nothing is patched.
 * If a process group has failed and nodeclient does not notice, it saves and ends the process by `os._exit`.
@@ -48,7 +48,8 @@ to those that torch trusts in a pickle.
 Where nodeclient offers this memory, `init` sets three variables of torch's NCCL, so that torch does not end the process
 when a collective fails. A value of the user's stays.
 
-In a script that calls none of these, only the variables are set. To switch all of this off in a script as it is, start
-nodeclient with `--keep-memory 0`: then `ctx.keep` only checks the objects and returns -1, a save of `KeptWriter` is
-left out with a warning, `should_checkpoint` is a collective as under torchrun, and `init` sets no variable.
+In a script that calls none of these functions, only the variables are set. To switch all of this off without a change
+of the script, start nodeclient with `--keep-memory 0`: then `ctx.keep` only checks the objects and returns -1, a save
+of `KeptWriter` is left out with a warning, `should_checkpoint` is a collective as under torchrun, and `init` sets no
+variable.
 """

@@ -151,10 +151,10 @@ class ReusedWorker:
         round_cleanup.unfreeze_objects()
 
     def leave_after(self, error: BaseException) -> bool:
-        """Leave the round if this error ends it; return whether it does. Other errors end the training.
+        """Leave the round if this error is how it ends; return whether this worker has left it.
 
-        If the script still has a device mesh of the round, this refuses the next round, and nodeclient ends the
-        process.
+        Otherwise the error ends the training: it is another one, or this process cannot enter the next round. If the
+        script still has a device mesh of the round, this refuses the next round, and nodeclient ends the process.
         """
         import torch
 

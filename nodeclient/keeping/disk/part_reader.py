@@ -69,7 +69,7 @@ def _read_header(file: int, size: int, progress: Progress) -> tuple[TensorFile, 
 
 
 def _commit(name: StepName, part: PartFile, length: int) -> Commit:
-    # It is the first commit of a place in which nothing was saved.
+    # The place is new, so this is its first commit (`serial=1`).
     return Commit(name.step, name.round, length, part.rank, name.world_size, part.shard, name.shards, serial=1)
 
 

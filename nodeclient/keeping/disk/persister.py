@@ -58,7 +58,7 @@ class Persister:
         self._attempt: PersistAttempt | None = None
         """The attempt to write the step that the coordinator has ordered; None if it has ordered none."""
         self._progress = Progress()
-        """The progress of that attempt. Each stage has an object of its own, which also counts the bytes before it."""
+        """The progress of that attempt. The commit has an object of its own, which counts on from the bytes written."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self._claiming: asyncio.Future[None] | None = None
@@ -124,8 +124,8 @@ class Persister:
         order, name = attempt.order, _name_of(attempt)
         parts: list[tuple[Kind, Held]] = []
         try:
-            names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
-            parts += ((kind, self._find(order, rank, kind)) for rank, kind in names)
+            names = ((rank, kind) for some in order.parts for rank in some.each_rank for kind in kinds_of(some))
+            parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
             work = partial(self._write_all, name, parts, progress, order.aborted)
             await self._thread.run(work, progress)
         except WorkCancelledError:
@@ -166,7 +166,7 @@ class Persister:
             for kind, held in parts:
                 if kind is Kind.BIG:
                     write_big(folder, name, held, progress)
-                elif not held.commit.pending:  # else its rank has not done the step, and resumes with another rank's
+                elif not held.commit.pending:  # else its rank has not done the step: it will use another's
                     write_small(folder, name, held, progress, buffers=held.commit.rank in with_buffers)
         except BaseException:
             files = [(CONTENTS[kind], held.commit.rank, held.commit.shard) for kind, held in parts]
@@ -215,7 +215,7 @@ class Persister:
 
 
 def _size_of(parts: list[tuple[Kind, Held]]) -> int:
-    """Return how many bytes parts have in memory; a big and a small state may share a place."""
+    """Return how many bytes parts have in memory. A place that a big and a small state share counts once."""
     return sum({(held.commit.rank, held.kind): held.commit.length for _, held in parts}.values())
 
 
