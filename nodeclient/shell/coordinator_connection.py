@@ -432,7 +432,7 @@ class _CoordinatorSession(WebSocketClient):
         self.coordinator = coordinator
         self.version = version
         self.address = ""
-        """The address of the coordinator, once connected."""
+        """The address of the coordinator, once the session is open."""
         self.ending: str | Refused | None = None
         """Why this side has closed the connection; None if it has not."""
 
@@ -443,7 +443,6 @@ class _CoordinatorSession(WebSocketClient):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         retransmit_steadily(transport.get_extra_info("socket"))
-        self.address = transport.get_extra_info("peername")[0]
         super().connection_made(transport)
 
     def headers(self) -> Mapping[str, str]:
@@ -451,6 +450,8 @@ class _CoordinatorSession(WebSocketClient):
         return self.attempt.headers
 
     def opened(self) -> None:
+        # A peer that was gone when the transport was made has no name, and opens no session.
+        self.address = self._transport.get_extra_info("peername")[0]
         self._owner.begin(self)
 
     def received(self, kind: int, message: bytes) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -217,6 +218,40 @@ async def test_one_that_accepts_a_connection_and_never_answers_is_followed_by_th
         silent = f"127.0.0.1:{listener.getsockname()[1]}"
         async with strange_coordinator(let_in) as (second, joins), attending([silent, second]):
             await until(lambda: len(joins) == 1)
+
+
+def has_peer(sock: socket.socket) -> bool:
+    """Whether a socket is connected; it is not any more once the peer has reset the connection."""
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+async def test_one_that_is_gone_before_a_session_begins_is_followed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, errors = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    connect = loop.sock_connect
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def connect_and_reset(sock: socket.socket, address: Any) -> None:
+            await connect(sock, address)
+            if address != listener.getsockname():
+                return
+            accepted, _ = listener.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            await until(lambda: not has_peer(sock))
+
+        monkeypatch.setattr(loop, "sock_connect", connect_and_reset)
+        gone = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with strange_coordinator(let_in) as (second, joins), attending([gone, second]) as heard:
+            await until(lambda: len(joins) == 1)
+    assert errors == []
+    assert isinstance(heard[0], SessionClosed)
 
 
 async def test_a_node_says_why_nobody_leads() -> None:
