@@ -161,7 +161,10 @@ class CoordinatorAddresses:
 
     async def look_up(self, coordinator: Endpoint) -> tuple[str, ...]:
         """Return the addresses of a name; none if it has none. If they come late, the next call returns them."""
-        looking = self._look_ups.pop(coordinator, None) or in_thread(partial(addresses_of, coordinator), "names")
+        try:
+            looking = self._look_ups.pop(coordinator, None) or in_thread(partial(addresses_of, coordinator), "names")
+        except OSError:  # the system has no thread to give; the attempt to connect says so
+            return ()
         await asyncio.wait([looking], timeout=RESOLVE_WITHIN_S)
         if looking.done():
             return looking.result()

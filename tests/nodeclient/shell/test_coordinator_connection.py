@@ -473,3 +473,17 @@ async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path:
             assert joins == []
             [reason, *_] = [event.reason for event in heard if isinstance(event, SessionClosed)]
             assert "uses no TLS, and there is a token here" in reason
+
+
+async def test_a_node_tries_on_while_the_system_has_no_thread_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolve(monkeypatch, lambda: "127.0.0.1")
+    async with strange_coordinator(let_in) as (address, joins):
+        with monkeypatch.context() as system:
+            system.setattr(threading.Thread, "start", refuse)
+            async with attending([address.replace("127.0.0.1", "coord.example")]) as heard:
+                await until(lambda: len(heard) > 2)
+                system.undo()
+                await until(lambda: bool(joins))
