@@ -17,7 +17,6 @@ from coordinatord.config.state_flags import (
     add_state_dir,
     read_replay,
     read_state,
-    state_dir,
 )
 from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy, read_copy
 from coordinatord.config.token_flags import TokenConfig, add_token, read_token
@@ -74,7 +73,7 @@ def _read_command(
             return read_replay(parser, commands["replay"], given, environ)
         case _:  # token
             parser.require_both(given, "certificate", "key")
-            return read_token(commands["token"], given, state_dir(parser, given, environ))
+            return read_token(parser, commands["token"], given, environ)
 
 
 def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from coordinatord.config.state_flags import state_dir
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.fields import NAME_MAX
 from coordinatord.runtime.settings import SettingsParser, filled
@@ -28,7 +30,8 @@ class TokenConfig(Struct, frozen=True):
 
     state_dir: Path
     is_given: bool
-    """Whether the user named the state directory. Then a token may be made before the daemon's first start there."""
+    """Whether the user or systemd named the state directory. Then a token may be made before the daemon's first start
+    there."""
     verb: TokenVerb
     name: str
     """The name of the token; empty to generate one for a new token."""
@@ -62,17 +65,20 @@ def add_token(parser: SettingsParser) -> None:
     add("--output FILE", "write it to this new file, for this user only, instead of printing it", Path)
 
 
-def read_token(parser: SettingsParser, given: argparse.Namespace, directory: Path) -> TokenConfig:
-    """Make the settings of `coordinatord token`. Raises `SettingsError`."""
+def read_token(
+    parser: SettingsParser, command: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> TokenConfig:
+    """Make the settings of `coordinatord token`; `parser` and `command` as in `read_replay`. Raises `SettingsError`."""
     verb = TokenVerb(given.verb)
     if verb is TokenVerb.REVOKE and given.revoked is None:
-        parser.error("name the token that is to be revoked, as in coordinatord token revoke NAME")
+        command.error("name the token that is to be revoked, as in coordinatord token revoke NAME")
     if verb is not TokenVerb.REVOKE and given.revoked is not None:
-        parser.error(f"not understood: {given.revoked}; --name gives a new token its name")
+        command.error(f"not understood: {given.revoked}; --name gives a new token its name")
     if given.output is not None and _has_content(given.output):
-        parser.error(f"--output {given.output}: the file is not empty: name another one, or remove it")
+        command.error(f"--output {given.output}: the file is not empty: name another one, or remove it")
     name = given.revoked or given.name or ""
-    is_given = given.state_dir is not None
+    directory = state_dir(parser, given, environ)
+    is_given = given.state_dir is not None or "STATE_DIRECTORY" in environ
     return filled(
         TokenConfig, given, state_dir=directory, is_given=is_given, verb=verb, name=name, role=Role(given.role)
     )

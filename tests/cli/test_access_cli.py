@@ -125,6 +125,8 @@ def test_a_token_that_is_revoked_where_no_coordinator_runs_is_said_to_be(place: 
     assert (done.returncode, done.stdout, done.stderr.startswith(refused)) == (66, "", True)
     made = [folder for folder in (place.state, default) if folder.exists()]
     assert not made, "it may be the wrong directory, so nothing is made there"
+    of_unit = place.environ | {"STATE_DIRECTORY": str(place.folder / "of_unit")}  # as for ExecStartPre=
+    assert run(BIN / "coordinatord", "token", "new", environ=of_unit).returncode == 0
     coordinator = place.coordinator()
     place.token("new", "--name", "ana")
     place.token("new", "--name", "ben")
