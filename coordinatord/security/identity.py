@@ -50,14 +50,14 @@ class Identity(Struct, frozen=True):
             text = f"the certificate {self.certificate} with the key {self.key}: {why_unusable(error)}"
             raise IdentityError(text) from error
 
-    def expires_at(self) -> float:
-        """Return when this certificate expires, in seconds since 1970. Raises `IdentityError`."""
+    def validity(self) -> tuple[float, float]:
+        """Return from when until when this certificate is valid, in seconds since 1970. Raises `IdentityError`."""
         # The library takes 60 ms to load, and our own certificate never expires.
         from cryptography import x509  # noqa: PLC0415
 
         try:
-            text = _first_certificate(self.certificate)
-            return x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc.timestamp()
+            shown = x509.load_pem_x509_certificate(_first_certificate(self.certificate).encode())
+            return shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
         except (OSError, ValueError) as error:
             raise IdentityError(f"the certificate {self.certificate}: {why_unusable(error)}") from error
 

@@ -43,7 +43,8 @@ PIN = "pin"
 
 EXPIRES_SOON_S = 14 * 86_400.0
 """How long before the end of a certificate users are warned: they may be on holiday for a week, and a new certificate
-may take some days."""
+may take some days. One that lives for less than six weeks is renewed by a program, which does so when a third of its
+time is left, as ACME clients do: it is warned of after that."""
 
 WARN_EVERY_S = 86_400.0
 """How often they are warned of the same certificate."""
@@ -78,6 +79,8 @@ class _Loaded(Struct, frozen=True):
     certificate: bytes
     expires_at: float
     """When the certificate expires, in seconds since 1970; infinity for our own one."""
+    expires_soon_at: float
+    """When warnings of that begin."""
     authorities: bytes
     """The content of `client_authorities`; empty without the file."""
     session_key: bytes
@@ -142,14 +145,13 @@ class Security:
 
     def warn_of_expiry(self) -> None:
         """Warn, once a day, of a certificate that expires soon or has expired."""
-        at = self.expires_at
-        if now().timestamp() < at - EXPIRES_SOON_S or self._clock() < self._warn_at:
+        if now().timestamp() < self._loaded.expires_soon_at or self._clock() < self._warn_at:
             return
         self._warn_at = self._clock() + WARN_EVERY_S
         text = "the certificate %s expires at %s; from then on nodes with --tls-ca refuse it, as all do who check it"
         advice = "put a renewed one in its place, and reload it by SIGHUP (systemctl reload coordinatord)"
         names = fields("certificate_expires")
-        log.warning(f"{text}: {advice}", self._settings.certificate, moment(local(at)), extra=names)  # noqa: G004
+        log.warning(f"{text}: {advice}", self._settings.certificate, moment(local(self.expires_at)), extra=names)  # noqa: G004
 
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
@@ -191,11 +193,13 @@ class Security:
         except OSError as error:
             raise IdentityError(f"the authorities {authorities} cannot be used: {why_unusable(error)}") from error
         pin = identity.load_into(context)
+        begins_at, expires_at = identity.validity() if self.has_given_certificate else (0.0, math.inf)
         return _Loaded(
             context=context,
             pin=pin,
             certificate=_read(identity.certificate),
-            expires_at=identity.expires_at() if self.has_given_certificate else math.inf,
+            expires_at=expires_at,
+            expires_soon_at=expires_at - min(EXPIRES_SOON_S, (expires_at - begins_at) / 3),
             authorities=b"" if authorities is None else _read(authorities),
             session_key=identity.derived_key(SESSION_KEY),
         )

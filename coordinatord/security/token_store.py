@@ -95,9 +95,12 @@ class KnownToken(Strict, frozen=True):
         return self.jobs != ALL_JOBS
 
 
+_KnownTokens = Annotated[tuple[KnownToken, ...], Meta(max_length=TOKENS_MAX)]
+
+
 class _TokenFile(Strict, frozen=True):
     version: Annotated[int, Meta(ge=VERSION, le=VERSION)]
-    tokens: Annotated[tuple[KnownToken, ...], Meta(max_length=TOKENS_MAX)]
+    tokens: _KnownTokens
 
 
 def new_secret() -> str:

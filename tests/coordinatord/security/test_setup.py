@@ -175,8 +175,8 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def _organisation(folder: Path, expires_at: datetime | None = None) -> tuple[Path, Path]:
-    issued = trustme.CA().issue_cert("coord.example", not_before=START, not_after=expires_at)
+def _organisation(folder: Path, expires_at: datetime | None = None, begins_at: datetime = START) -> tuple[Path, Path]:
+    issued = trustme.CA().issue_cert("coord.example", not_before=begins_at, not_after=expires_at)
     certificate, key = folder / "own.pem", folder / "own.key"
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
@@ -318,6 +318,10 @@ def test_a_certificate_that_expires_is_warned_of_at_the_start_at_a_reload_and_on
     assert warnings(security.reload) == 0
     clock[0] += 86_400
     assert warnings(security.warn_of_expiry) == 0
+    _organisation(tmp_path, now() + timedelta(hours=17), now() - timedelta(hours=7))
+    assert warnings(security.reload) == 0, "it is of a program that renews it each day"
+    _organisation(tmp_path, now() + timedelta(hours=7), now() - timedelta(hours=17))
+    assert warnings(security.reload) == 1
 
 
 def test_other_authorities_of_clients_leave_the_key_as_it_is(tmp_path: Path) -> None:
