@@ -170,6 +170,10 @@ def _client_context(check: Callable[[str], None]) -> ssl.SSLContext:
     class CheckedSocket(ssl.SSLSocket):
         """A connection of a blocking socket."""
 
+        def __del__(self) -> None:
+            # CPython's `_create` leaves the socket open if the peer has reset the connection before the handshake.
+            self.close()
+
         def do_handshake(self, block: bool = False) -> None:
             super().do_handshake(block)
             check(_pin_of_peer(self))

@@ -1,7 +1,9 @@
 """The pin is that of the key with which a server has proved who it is, whatever its certificate looks like."""
 
+import select
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -58,6 +60,17 @@ def with_the_key_of(victim: bytes, certificate: bytes) -> bytes:
     crafted = b"\x30\x80" + name + b"\x30\x80" + b"\x05\x00" + victim + b"\0\0" + b"\0\0"
     fields = [value(*version), value(*serial), crafted, *(value(*part) for part in rest)]
     return value(0x30, b"".join([value(0x30, b"".join(fields)), *(value(*part) for part in signature)]))
+
+
+def test_a_connection_that_is_reset_before_the_handshake_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        select.select([connection], [], [])  # until the reset is there
+        with pytest.raises(ConnectionResetError):
+            pinned_context(lambda _: None).wrap_socket(connection)
 
 
 def test_nobody_gets_a_token_with_a_certificate_that_is_read_in_two_ways(tmp_path: Path) -> None:
