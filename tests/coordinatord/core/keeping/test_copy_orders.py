@@ -97,22 +97,6 @@ def copy_all(job: Job, *steps: int) -> None:
             job.have(node, *((step, rank) for step in steps), *((step, (rank - 1) % 3) for step in steps))
 
 
-def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    for _ in range(3):
-        for rank, node in enumerate(NODES):
-            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
-    assert job.named == [8, 16]
-    assert job.copied == KeptStep(1, 8)
-    assert job.copies("n2") == [(16, "n1", 0)]
-    copy_all(job, 8, 16)
-    job.play("advance 2s")
-    assert job.named == [16]
-    assert job.copied == KeptStep(1, 16)
-
-
 def with_a_newer_step() -> tuple[Job, list[list[tuple[int, int]]]]:
     """Let all nodes keep step 8 with its copies, and step 16 without; return what each has."""
     job = Job()
@@ -123,6 +107,17 @@ def with_a_newer_step() -> tuple[Job, list[list[tuple[int, int]]]]:
         for rank, node in enumerate(NODES):
             job.have(node, *own[rank])
     return job, own
+
+
+def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
+    job, _ = with_a_newer_step()
+    assert job.named == [8, 16]
+    assert job.copied == KeptStep(1, 8)
+    assert job.copies("n2") == [(16, "n1", 0)]
+    copy_all(job, 8, 16)
+    job.play("advance 2s")
+    assert job.named == [16]
+    assert job.copied == KeptStep(1, 16)
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])
@@ -262,12 +257,7 @@ def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int
 
 
 def test_after_a_restart_the_step_whose_copies_are_there_stays_the_whole_one() -> None:
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    for _ in range(3):
-        for rank, node in enumerate(NODES):
-            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
+    job, _ = with_a_newer_step()
     job.play("die 1s", "reconnect n1 n2 n3", "advance 2s")
     assert job.named == [8, 16]
     assert job.copied == KeptStep(1, 8)
