@@ -1,6 +1,6 @@
 """When the lease of each member ends, for all runs: then the node is silent, and may count as lost.
 
-`rounds/state/lease` works out how long a lease is. Here are the deadlines, which the machine moves.
+`Lease` works out how long a lease is. Here are the deadlines, which the machine moves.
 """
 
 from __future__ import annotations

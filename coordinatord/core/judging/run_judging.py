@@ -1,7 +1,8 @@
 """The door of this wing: `RunJudging` implements `JudgingWing`, by which a run has its hosts judged and tested.
 
-Charges follow the end of each round. A preflight tests nodes without workers in pairs: on an operator's request, and by
-`--preflight` also while nodes are idle, or before the next round when nodes are suspect.
+Charges follow the end of each round. A *preflight* looks for bad hosts before they end one: it tests nodes without
+workers in pairs, in turns, of which `pair_search` chooses the pairs and draws the conclusions. It begins on an
+operator's request, and by `--preflight` also while nodes are idle, or before the next round when nodes are suspect.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from coordinatord.core.judging.judgements import HostJudgements
-from coordinatord.core.judging.preflight import Preflight, testable
+from coordinatord.core.judging.pair_search import PairSearch
 from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.conditions import settled
+from coordinatord.core.rounds.queries.next_round import master_address
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
@@ -23,8 +25,95 @@ from coordinatord.core.rounds.values.judged_host import Judge
 from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
 from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import Cause, CheckResult, HealthCheck, Launcher, Report
-from coordinatord.protocol.pair_messages import PairOrder
+from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from coordinatord.protocol.text import clip
+
+GRACE_S = 2.0
+"""How many seconds longer than its tests a turn takes at most: a heartbeat for the orders and one for the results."""
+
+
+def testable(run: Run) -> list[Member]:
+    """Return the members of a run that wait without workers, and so may be tested, sorted by host."""
+    waiting = run.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
+    return sorted(waiting, key=lambda member: (member.offer.host, member.node))
+
+
+class Preflight:
+    """One preflight of some members of a run: the orders and results of its present turn.
+
+    Members that leave the run or get workers meanwhile are tested no more. Nothing of it is recorded: after a restart
+    of the coordinator there is no preflight, and nodes end their tests.
+    """
+
+    def __init__(
+        self, run: Run, members: Sequence[Member], why: str, number: int, now: float, delays_until: float
+    ) -> None:
+        """Begin the first turn, whose tests have this number; the next round waits for the tests until `delays_until`.
+
+        Without members it is over at once, so a run that never had a preflight has an empty one.
+        """
+        self._run = run
+        self.members = {member.node: member for member in members}
+        """The members by node id. A younger process with the same id is another member: it may be on another host."""
+        self.search = PairSearch({member.node: member.offer.host for member in members})
+        self.why, self.stopped = why, ""
+        """Why it was begun, and why it was ended before its time; empty if it was not."""
+        self.number = number
+        """The number of this turn's tests, higher than that of any earlier test of these nodes."""
+        self.delays_until = delays_until
+        self._order_tests(now)
+
+    def _order_tests(self, now: float) -> None:
+        """Order the tests of the search's turn, except those of nodes that no longer wait without workers."""
+        waiting = {member.node: member for member in testable(self._run) if self.members.get(member.node) is member}
+        self.orders: dict[str, PairOrder] = {}
+        """The order of each node in this turn; empty once the preflight is over."""
+        within_s = self._run.policy.pair_timeout_s
+        for pair in self.search.pairs:
+            first, second = waiting.get(pair[0]), waiting.get(pair[1])
+            if first is not None and second is not None:
+                at = master_address(first, [first, second]), first.observed.port
+                for rank, node, partner in (0, first.node, second.node), (1, second.node, first.node):
+                    self.orders[node] = PairOrder(self.number, rank, partner, *at, within_s)
+        self._results: dict[str, PairResult] = {}
+        """The results of this turn so far."""
+        self.awaited = set(self.orders)
+        """The nodes whose results are still to come; the turn ends early when none is left."""
+        self.ends_at = now + within_s + GRACE_S
+        """When the turn is over, even if results are still to come."""
+        if self.is_over:
+            self.delays_until = NOW
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no node is ordered to run a test any more."""
+        return not self.orders
+
+    def report(self, member: Member) -> None:
+        """Record the result that a member has reported, if it is of this turn."""
+        result = member.observed.pair
+        if member.node in self.awaited and result is not None and result.number == self.number:
+            self._results[member.node] = result
+            self.awaited.discard(member.node)
+
+    def end_turn(self, now: float) -> None:
+        """Let the search find what the results of the turn show, and begin the next turn, if there is one."""
+        self.search.end_turn(self._results)
+        self.number += 1
+        self._order_tests(now)
+
+    def postpone(self, by: float) -> None:
+        """Put off all deadlines by so many seconds, in which the coordinator was asleep."""
+        self.ends_at += by
+        self.delays_until += by
+
+    def stop(self, why: str, hosts: Collection[str] | None) -> bool:
+        """End it before its time; return False if it is over, or tests none of these hosts."""
+        if not any(hosts is None or self.members[node].offer.host in hosts for node in self.orders):
+            return False
+        self.orders, self.delays_until, self.stopped = {}, NOW, why
+        return True
+
 
 DELAY_S = 15.0
 """How many seconds a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""

@@ -16,7 +16,7 @@ from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.keeping.write_progress import WriteState
-from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.rounds.queries.next_round import master_address
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint, SpoiledStep, with_spoiled
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts

@@ -17,8 +17,7 @@ from coordinatord.core.keeping.copy_orders import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import disk_problem, memory_of, pageable, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.queries.past_round import restarts_counted
-from coordinatord.core.rounds.queries.report_builder import aged_report
+from coordinatord.core.rounds.queries.past_round import aged_report, restarts_counted
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State

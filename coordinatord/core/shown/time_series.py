@@ -11,7 +11,7 @@ from array import array
 
 from msgspec import Struct
 
-from coordinatord.core.rounds.values.pace import WINDOW_S
+from coordinatord.core.rounds.values.training_progress import WINDOW_S
 
 POINTS_MAX = 240
 """The most points. From the age of 240 s on, a run has at least half of them. A chart that is 500 pixels wide shows no

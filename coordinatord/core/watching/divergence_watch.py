@@ -125,8 +125,8 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks if divergence.others else ()
-    # A record may name no more. `charging` asks whether all are on one node. A node has consecutive ranks, so the first
-    # and the last one tell.
+    # A record may name no more. `judgements` asks whether all are on one node. A node has consecutive ranks, so the
+    # first and the last one tell.
     if len(minority) > CONSEQUENCES_MAX:
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)

@@ -6,7 +6,7 @@ its clock, which was read between question and answer. So the offset may be wron
 
 The same answers show whether workers are *at rest*: none has arrived in a collective for much longer than is usual. If
 workers report no steps, only this shows that a round may hang. The usual pause follows from the pauses between
-collectives, by the same rule as between steps (`step_times`).
+collectives, by the same rule as between steps (`StepTimes`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median, median_low
 from msgspec import Struct
 
 from coordinatord.core.rounds.events import NodeArrivals
-from coordinatord.core.rounds.values.step_times import STALL_GAPS, STALL_S_MIN, STALL_STEPS
+from coordinatord.core.rounds.values.training_progress import STALL_GAPS, STALL_S_MIN, STALL_STEPS
 from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
 
 COLLECTIVES_MIN = 16

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.core.rounds.values.pace import WINDOW_S
 from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.rounds.values.training_progress import WINDOW_S
 from coordinatord.core.shown.time_series import Sample, TimeSeries
 from coordinatord.server.driver import Driver, iterate_jobs
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.rounds.queries.next_round import master_address
 from coordinatord.core.rounds.state.member import Member
 from tests.support.builders import a_member
 

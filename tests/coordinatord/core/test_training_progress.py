@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.rounds.values.pace import SPACING_S, WINDOW_S
-from coordinatord.core.rounds.values.training_progress import TrainingProgress
+from coordinatord.core.rounds.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
 from tests.support.builders import an_observed
 from tests.support.running_job import running_job
 from tests.support.script import Stage

@@ -12,7 +12,7 @@ from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundStopped
-from coordinatord.core.rounds.values.step_times import STALL_S_MIN
+from coordinatord.core.rounds.values.training_progress import STALL_S_MIN
 from coordinatord.core.watching.hang_watch import PAUSE_MAX_S
 from coordinatord.protocol.messages import Launcher
 from tests.sim.invariants.laws import Facts, Laws

@@ -29,9 +29,8 @@ from coordinatord.core.rounds.values.records import (
     TrainingCaughtUp,
     TrainingStalled,
 )
-from coordinatord.core.rounds.values.step_times import STALL_S_MIN
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
-from coordinatord.core.rounds.values.training_progress import STEP_APART_S
+from coordinatord.core.rounds.values.training_progress import STALL_S_MIN, STEP_APART_S
 from coordinatord.protocol.messages import Goal, Phase, Result
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerLaws, Page, are_so_many

@@ -3,7 +3,5 @@
 * `conditions` says what holds, and from when. `reasons` describes it in words.
 * `next_round` says which nodes a round takes that is formed now, and `past_round` judges the one that is over.
 * `desired_state` makes the message with which a node is asked for something, `admission` decides who is let in.
-* `report_builder` builds the report on a failed round, and `corroboration` finds a node that is proved to be gone.
-* `time_attribution` splits the time of a run between activities, and `start_counts` counts how workers were started.
-* `master_address` chooses the address of rank 0's node.
+* `time_attribution` splits the time of a run between activities.
 """

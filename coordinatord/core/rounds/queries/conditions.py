@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinatord.core.rounds.queries import next_round
-from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.next_round import next_size, pause_s
-from coordinatord.core.rounds.queries.past_round import has_failed, has_succeeded, no_restart, verdict
+from coordinatord.core.rounds.queries.past_round import has_failed, has_succeeded, no_restart, node_gone, verdict
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.exit_counts import EXIT_PATIENCE_S
+from coordinatord.core.rounds.state.evidence import EXIT_PATIENCE_S
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.due_times import NOW

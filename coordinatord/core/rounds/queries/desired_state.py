@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, settled
+from coordinatord.core.rounds.queries.past_round import aged_report
 from coordinatord.core.rounds.queries.reasons import Reasons
-from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import IN_ROUND, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
+from coordinatord.protocol.messages import Desired, Goal, Outcome, Report, Result, ScaleUp
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
@@ -105,7 +105,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         lease_s=member.lease.length_s(run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
         assignment=member.durable.assignment if goal is Goal.RUN else None,
-        report=report_for(run, member, goal, now),
+        report=_report_for(run, member, goal, now),
         remark=_remark(run, member, goal),
     )
 
@@ -126,6 +126,18 @@ def _remark(run: Run, member: Member, goal: Goal) -> str:
     divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
     warning = run.durable.exit_overdue or run.watching.remark
     return clip("; ".join(filter(None, (run.durable.lost_steps(), divergence, warning))), MESSAGE_MAX)
+
+
+def _report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:
+    """Return the report that a node shows: on the last round as it starts the next one, or at a failed end."""
+    report = run.durable.report
+    if report is None:
+        return None
+    outcome = member.durable.outcome or run.durable.outcome
+    starts = goal is Goal.RUN and member.state is MemberState.ASSIGNED and report.round == run.durable.round - 1
+    ends = goal is Goal.EXIT and report.round == run.durable.round
+    ends_well = outcome is not None and outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
+    return aged_report(report, run, now) if starts or (ends and not ends_well) else None
 
 
 def _round(run: Run, member: Member) -> int:

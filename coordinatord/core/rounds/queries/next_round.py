@@ -1,4 +1,4 @@
-"""Says which nodes a round formed now would take, and how long it waits because of an error.
+"""Says which nodes a round formed now would take, where they meet, and how long it waits because of an error.
 
 All functions see the nodes as they are now. A host that is not quarantined is *good*. Nodes on other hosts are taken
 only if too few are there on good ones. Then as many as are needed are enlisted (`Readiness.enlisted`), and so become
@@ -7,10 +7,13 @@ ready.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.ranks import order
+from coordinatord.protocol.ip_addresses import is_loopback
 
 
 def reserves(run: Run) -> list[Member]:
@@ -81,3 +84,27 @@ def pause_s(run: Run) -> float:
     if run.durable.state is not State.FORMING or run.gathering.has_newcomer or run.restart_asked:
         return 0.0
     return run.policy.pause_after(run.durable.repeats)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def master_address(master: Member, members: Iterable[Member]) -> str:
+    """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0.
+
+    The address that the user advertises comes first, unless it is a loopback address and the round spans hosts. On
+    Debian, a host's own name resolves to 127.0.1.1, so each host would look for the master on itself.
+    """
+    offer = master.offer
+    others = [member for member in members if member.offer.host_id != offer.host_id]
+    if offer.advertise_address and not (others and is_loopback(offer.advertise_address)):
+        return offer.advertise_address
+    if not others:
+        return LOOPBACK
+    if not is_loopback(master.session.peer_address):
+        # Where nodes of several hosts come from one address, it is that of a proxy or a gateway between them and here.
+        is_shared = any(other.session.peer_address == master.session.peer_address for other in others)
+        return (offer.routable_address if is_shared else "") or master.session.peer_address
+    # The master's node shares the coordinator's host: the others reach the master where they reach the coordinator.
+    reached = (other.session.local_address for other in others if not is_loopback(other.session.local_address))
+    return next(reached, None) or offer.routable_address or master.session.peer_address

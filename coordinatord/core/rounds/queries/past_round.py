@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.root_cause import GoodExit, RoundVerdict, find_root_cause
-from coordinatord.hints.same_error import is_at_same_place, is_repeat
-from coordinatord.protocol.messages import Cause, Failure
+from coordinatord.core.rounds.values.root_cause import GoodExit, RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.hints.network import lost_connection
+from coordinatord.hints.same_error import have_same_error, is_at_same_place, is_repeat
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.messages import Cause, Failure, Report, SecondaryFailure, Straggler
 
 
 class NoRestart(StrEnum):
@@ -192,3 +196,124 @@ def is_ending(run: Run) -> bool:
     if run.durable.state is State.FORMING:
         return bool(run.durable.stop_asked or run.leaving or run.roll.count(MemberState.HANDING_OVER))
     return is_last(run)
+
+
+# The report on it
+
+
+def report_on(run: Run, cause: WorkerFailure | None, now: float) -> Report | None:
+    """Return the report on the round that is over, with this failure as its cause; None without one.
+
+    Every node of the job shows it, so a user sees on any terminal why the round failed.
+    """
+    if cause is None:
+        return None
+    others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
+    # Workers that were stopped when their own error had ended them count only if it is the same error.
+    failed_too = run.evidence.failed_too.values()
+    others += [failure for failure in failed_too if have_same_error(failure.failure, cause.failure)]
+    consequences = _followers(cause, same_error=True)
+    for other in sorted(others, key=lambda each: each.at):
+        failure, same = other.failure, have_same_error(other.failure, cause.failure)
+        consequences.append(SecondaryFailure(other.node, failure.rank, failure.exit_code, same, failure.left))
+        consequences += _followers(other, same_error=same)
+    step, stragglers = _stragglers(run)
+    return Report(
+        round=run.durable.round,
+        nodes=len(run.durable.order),
+        node=cause.node,
+        host=cause.host,
+        failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
+        consequences=tuple(consequences[:CONSEQUENCES_MAX]),
+        consequences_count=len(consequences),
+        same_error_count=cause.same_error_count,
+        early=cause.early,
+        early_output=cause.early_output,
+        step=step,
+        stragglers=stragglers,
+        cause=cause.cause,
+        workers=cause.workers,
+        excused_by=cause.excused_by,
+    )
+
+
+def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
+    """Return the failures of a node after its first one; `same_error` if that has the same error as the root cause."""
+    return [
+        SecondaryFailure(cause.node, each.rank, each.exit_code, each.same_error and same_error, each.left)
+        for each in cause.failure.followers
+    ]
+
+
+def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
+    """Return the furthest step of the round, and the workers that had not reached it, the furthest behind first."""
+    workers = list(run.worker_steps(run.members.values()))
+    furthest = max((step for _, _, step in workers), default=None)
+    behind = sorted((step, rank, member.node) for member, rank, step in workers if step != furthest)
+    return furthest, tuple(Straggler(node, rank, step) for step, rank, node in behind[:CONSEQUENCES_MAX])
+
+
+def aged_report(report: Report, run: Run, now: float) -> Report:
+    """Return the run's report with the age of its failure as of now."""
+    failure = report.failure
+    return replace(report, failure=replace(failure, age_s=_age_s(failure.age_s + now - run.durable.reported_at)))
+
+
+def _age_s(age_s: float) -> float:
+    return min(max(0.0, age_s), DURATION_S_MAX)
+
+
+# A node that is gone
+
+
+def node_gone(run: Run) -> Member | None:
+    """Return the node of the round whose workers are proved to be gone before its time to reconnect is over; else None.
+
+    Two signs together prove it. A closed session may be a fault of the network, so by itself it leaves the node a
+    second to reconnect. A worker that failed because a peer closed a connection shows that some process has ended, but
+    not which. If all other nodes have ended their workers, and none of these explains that failure, the process was on
+    the node whose session is closed.
+
+    The check costs O(nodes), but only runs when the round waits for nothing else.
+    """
+    # A node that is gone already might explain the failure as well.
+    waits_for_one = run.roll.with_workers == 1 and run.roll.round_size == len(run.durable.order)
+    if not waits_for_one or not run.evidence.failures:
+        return None
+    (suspect,) = run.roll.in_state(*MAY_HAVE_WORKERS)
+    failures = run.evidence.failures.values()
+    first_at = min(failure.at for failure in failures)
+    if not _may_have_caused(run, suspect, first_at):
+        return None
+    for member in run.roll.inside:
+        if member is not suspect and not _is_innocent(member, first_at):
+            return None
+    return suspect if all(_is_consequence(failure.failure) for failure in failures) else None
+
+
+def _may_have_caused(run: Run, suspect: Member, first_at: float) -> bool:
+    """Whether a node's session had closed when the first worker failed, or soon after, and not because of the stop."""
+    stopped_at = run.evidence.consequences_from
+    failed_after_stop = stopped_at is not None and first_at >= stopped_at
+    is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
+    return (
+        suspect.session.vanished
+        and suspect.silent_since <= first_at + run.policy.collateral_s
+        and not (failed_after_stop or is_ending or _may_have_closed(suspect))
+    )
+
+
+def _is_innocent(member: Member, first_at: float) -> bool:
+    """Whether a node was connected when the first worker failed, still is, and has closed no connection to a peer."""
+    was_connected = member.session.id is not None and member.session.connected_at <= first_at
+    return was_connected and member.lease.is_in_touch() and not _may_have_closed(member)
+
+
+def _may_have_closed(member: Member) -> bool:
+    """Whether workers of a node may have closed their connections, though none of them has failed."""
+    return member.leaves or bool(member.observed.ended) or member.state is MemberState.SUCCEEDED
+
+
+def _is_consequence(failure: Failure) -> bool:
+    """Whether all failed workers of a node failed because a connection to a peer was closed."""
+    return lost_connection(failure) and all(follower.same_error for follower in failure.followers)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
+from msgspec.structs import replace
+
 from coordinatord.core.rounds.queries.conditions import exit_awaited, first_step_overdue
 from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
@@ -19,14 +21,14 @@ from coordinatord.core.rounds.queries.past_round import (
     restarts_counted,
     verdict,
 )
-from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.exit_counts import living_ranks
+from coordinatord.core.rounds.state.evidence import living_ranks
 from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.protocol.messages import HangKind, Killed, Launcher
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import HangKind, Killed, Launcher, WorkerStarts
 from coordinatord.protocol.spec_flags import restarts
-from coordinatord.protocol.text import NAMES_MAX, ago, counted, lasted, name_some
+from coordinatord.protocol.text import NAMES_MAX, ago, clip, counted, lasted, name_some
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers, so that a reason stays below the limit of a record."""
@@ -317,3 +319,33 @@ def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain why the next round waits for so many seconds."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} in a row"
+
+
+def count_starts(run: Run) -> WorkerStarts | None:
+    """Return how the workers of the present round were started, and the first nodes' reasons for slower starts.
+
+    From the fastest way to the slowest, a worker is a process of the round before (in place), forked from an
+    interpreter that has imported the modules of `--preload` (warm), or a process of its own (cold). None if no node
+    reports it: then all workers are cold, and no faster start was possible. So are those of a node that reports none.
+    """
+    known = [
+        (member.node, member.observed.begun)
+        for member in run.roll.inside
+        if member.observed.begun is not None and member.observed.round == run.durable.round
+    ]
+    if not known:
+        return None
+    workers = sum(member.offer.workers for member in run.roll.inside)
+    # A node may report more starts than it has workers.
+    in_place = min(sum(starts.in_place for _, starts in known), workers)
+    warm = min(sum(starts.warm for _, starts in known), workers - in_place)
+    why_not_in_place = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
+    why_cold = next(
+        (
+            replace(starts.why_cold, text=clip(f"node {node}: {starts.why_cold.text}", MESSAGE_MAX))
+            for node, starts in known
+            if starts.why_cold is not None
+        ),
+        None,
+    )
+    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not_in_place, MESSAGE_MAX), why_cold)

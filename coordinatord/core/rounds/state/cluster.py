@@ -2,7 +2,7 @@
 
 Both apply to all jobs: drained nodes leave, and rounds do without nodes on quarantined hosts if they can. The durable
 state has the names, and each member has a copy of the reason. The functions here bring these copies up to date: all
-when the daemon is restarted, and then those that a record changes (in `admin`, `releases` and `follow`).
+when the daemon is restarted, and then those that a record changes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableCluster, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
+from coordinatord.core.rounds.values import records
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""
@@ -38,6 +39,29 @@ class Cluster:
     def live(self) -> Iterator[Run]:
         """Iterate over the runs that have not ended."""
         return (run for run in self.jobs.values() if not run.durable.state.ended)
+
+    def follow(self, record: records.Record, now: float) -> None:
+        """Bring the live state up to date with a record that has just changed the durable state, at `now`.
+
+        The live state ends with the daemon. A restarted daemon builds it from the durable state and does not call this,
+        so nothing that follows here may decide anything that has to outlive the daemon.
+        """
+        match record:
+            case records.RunOpened():
+                self.jobs.pop(record.job, None)  # so that the new run comes last, in the order of opening
+                self.jobs[record.job] = Run(self.durable.jobs[record.job], self.policy, self.wings)
+            case records.JobForgotten():
+                self.jobs.pop(record.job, None)
+            case records.HostJudged():
+                apply_quarantines(self, now, record.node)  # its `node` is a host
+            case _:
+                if run := self.jobs.get(record.job):
+                    # The watching wing comes before the run, and the keeping wing after it: `wings` says why.
+                    run.watching.follow(record)
+                    run.follow(record)
+                    if isinstance(record, records.NodeJoined):
+                        apply_quarantine(self, run, run.members[record.node])
+                    run.keeping.follow(record)
 
 
 def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> None:

@@ -10,13 +10,14 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
-from coordinatord.core.rounds.state.evidence import Evidence
-from coordinatord.core.rounds.state.exit_counts import ExitCounts
+from coordinatord.core.rounds.state.evidence import Evidence, ExitCounts
 from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.wings import JudgingWing, KeepingWing, WatchingWing
+from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
 from coordinatord.protocol.messages import Observed
@@ -94,6 +95,31 @@ class Run:
 
     # Changes
 
+    def follow(self, record: Record) -> None:
+        """Bring the run up to date with a record; those of other kinds change only the durable state."""
+        self.followed += 1  # so that its nodes get new messages
+        match record:
+            case records.NodeJoined():
+                self.roll.add(Member(self.durable.members[record.node]))
+            case records.NodeLost():
+                self.remove(self.members[record.node])
+            case records.NodeReleased():
+                self.gathering.join_timeouts.discard(record.node)
+                self.leaving.discard(record.node)
+                self.roll.place(self.members[record.node])
+            case records.NodeSucceeded() | records.NodeLeftBehind():
+                self.roll.place(self.members[record.node])
+            case records.RoundFormed():
+                self._begin_round(record.nodes)
+            case records.RoundStopped():
+                self._begin_stop(self.durable.entered_at)
+            case records.RoundsMissed() | records.RoundEnded():
+                self.roll.place_all()
+            case records.RunEnded():
+                self._end()
+        if isinstance(record, records.NodeJoined | records.NodeLost | records.NodeReleased):
+            self.emptied_at = self.durable.emptied_at
+
     def change_policy(self, policy: Policy) -> None:
         """Decide by another policy from now on."""
         self.policy = policy
@@ -110,7 +136,7 @@ class Run:
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
 
-    def begin_round(self, nodes: Collection[Ranks]) -> None:
+    def _begin_round(self, nodes: Collection[Ranks]) -> None:
         """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
         members = [(self.members[ranks.node], ranks.workers) for ranks in nodes]
@@ -137,7 +163,7 @@ class Run:
         self.steps_announced = True
         self.followed += 1
 
-    def begin_stop(self, at: float) -> None:
+    def _begin_stop(self, at: float) -> None:
         """Begin the stop that was recorded at `at`."""
         # That of a lost node no longer counts, as it does in `durable.stop_timeout_s`.
         stop_timeout_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
@@ -146,7 +172,7 @@ class Run:
         has_hung = first is not None and first.failure.hang is not None
         self.progress.first_steps.end_round(self._ran_without_step_s, has_hung=has_hung)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
         self.gathering.join_timeouts.clear()
         self.evidence = Evidence()
@@ -173,7 +199,7 @@ class Run:
         durable, self.roll.heard_at = self.durable, now
         self.is_end_dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
-            self.begin_stop(now)
+            self._begin_stop(now)
         self.evidence.after_restart(durable)
         if self.emptied_at is not None:
             self.emptied_at = now

@@ -12,12 +12,9 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.queries import past_round
-from coordinatord.core.rounds.queries.corroboration import node_gone
-from coordinatord.core.rounds.queries.master_address import master_address
-from coordinatord.core.rounds.queries.next_round import can_spare, candidates, reserves
-from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
-from coordinatord.core.rounds.queries.report_builder import report_on
-from coordinatord.core.rounds.queries.start_counts import count_starts
+from coordinatord.core.rounds.queries.next_round import can_spare, candidates, master_address, reserves
+from coordinatord.core.rounds.queries.past_round import node_gone, report_on
+from coordinatord.core.rounds.queries.reasons import Reasons, count_starts, pause_text
 from coordinatord.core.rounds.queries.time_attribution import (
     spent,
     spent_at_the_end,

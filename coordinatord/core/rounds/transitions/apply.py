@@ -1,7 +1,7 @@
 """Applies records to the durable state, as a daemon makes them and as it reads them after a restart.
 
 No other code changes the durable state, so a restarted daemon has the same one as the daemon before it. That also means
-that nothing here may read the clock, the policy or the live state. `follow` updates the live state.
+that nothing here may read the clock, the policy or the live state. `Cluster.follow` updates the live state.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
                 text = f"run {record.run} of job {record.job} is not its current run"
                 raise HistoryError(text, where="changes", state=None if run is None else run.id, stimulus=record)
             _CHANGES[type(record)](run, record, at)
+            run.rounds.follow(record)
 
 
 def _judge_host(cluster: DurableCluster, record: records.HostJudged, at: float) -> None:
@@ -215,7 +216,6 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
     run.formed_at, run.succeeded, run.divergence, run.exit_overdue = at, set(), None, ""
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
-    run.rounds.follow(record)
     _enter(run, State.STARTING, record.reason, at)
     _spend(run, record.spent, run.activity_at_work, at)
 
@@ -226,7 +226,6 @@ def _rounds_missed(run: DurableRun, record: records.RoundsMissed, _: float) -> N
 
 def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
-    run.rounds.follow(record)
     _enter(run, State.RUNNING, record.reason, at)
     _spend(run, record.spent, run.activity_at_work, at)
 
@@ -286,7 +285,6 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     # steps in memory are still good, and nodes report by themselves which steps on the disk are damaged.
     if record.condition == conditions.unrestorable.__name__ and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
-    run.rounds.follow(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
 
@@ -299,7 +297,6 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
     run.last_end_reason = record.reason if record.report is None else cause_in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
-    run.rounds.follow(record)
     _enter(run, State.FORMING, record.reason, at)
     _spend(run, record.spent, Activity.WAITING, at)
 

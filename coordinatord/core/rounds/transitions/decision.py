@@ -16,7 +16,6 @@ from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.apply import apply
-from coordinatord.core.rounds.transitions.follow import follow
 from coordinatord.core.rounds.values.records import REASON_MAX, Record
 from coordinatord.protocol.text import clip
 
@@ -45,7 +44,7 @@ class Decision:
         if len(record.reason) > REASON_MAX:
             record = replace(record, reason=clip(record.reason, REASON_MAX))
         apply(self.cluster.durable, record, self.now)
-        follow(self.cluster, record, self.now)
+        self.cluster.follow(record, self.now)
         self.records.append(record)
 
     def record_all(self, records: Iterable[Record]) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.judging.charging import charged_host
-from coordinatord.core.judging.judgements import is_same_charge, weight
+from coordinatord.core.judging.judgements import charged_host, is_same_charge, weight
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Connected, Event, Reported

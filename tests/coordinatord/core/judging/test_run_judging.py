@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.judging.preflight import GRACE_S
-from coordinatord.core.judging.run_judging import DELAY_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
+from coordinatord.core.judging.run_judging import DELAY_S, GRACE_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
