@@ -48,20 +48,20 @@ class LeaseDeadlines(DeadlineHeap[tuple[str, str]]):
             if isinstance(record, NodeLost) and record.node not in run.members:
                 self.discard((run.id, record.node))
 
-    def extend_after_outage(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
-        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` seconds without a decision.
+    def extend_after_outage(self, run: Run, heartbeat_s: float, now: float) -> None:
+        """Leave each node at least one lease, or a grace to reconnect, after a time without decisions.
 
-        The caller has put off all deadlines by `degraded_s`. That is undone here, since nodes were heard meanwhile: a
-        long outage of the store must not make nodes wait as long for one that is gone.
+        Leases are not put off by that time, since nodes were heard meanwhile: a long outage of the store must not make
+        nodes wait as long for one that is gone.
         """
         for member in run.members.values():
-            moved = self.get((run.id, member.node))
-            if moved is not None:
-                if moved - degraded_s < now:
+            ends_at = self.get((run.id, member.node))
+            if ends_at is not None:
+                if ends_at < now:
                     member.lease.spared_at = now
                 connected = member.session.id is not None
                 chance_s = _lease_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
-                self.set((run.id, member.node), max(moved - degraded_s, now + chance_s))
+                self.set((run.id, member.node), max(ends_at, now + chance_s))
 
 
 def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:

@@ -151,7 +151,7 @@ class Coordinator:
             # deadlines for each would cost too much. A tick acts on deadlines, so it always puts them off first.
             least_s = 0.0 if type(event) is events.Tick else POSTPONED_EVERY_S
             if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
-                self._wake(now)
+                self._leases.shift(self._wake(now))
             if type(event) is events.Reported:
                 batch = self._answer_heartbeat(event, now)
                 if batch is not None:
@@ -201,12 +201,11 @@ class Coordinator:
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _wake(self, now: float) -> float:
-        """Put off all deadlines of nodes by the time that the coordinator slept; return it in seconds.
+        """Put off all deadlines but the leases by the time that the coordinator slept; return it in seconds.
 
         An outage of the store looks like a sleep, since `handle` does not call the watch meanwhile.
         """
         by = self._sleep_watch.wake(self.policy, now)
-        self._leases.shift(by)
         for run in self.registry.runs.values():
             run.postpone(by, now)
             for member in run.members.values():
@@ -284,9 +283,9 @@ class Coordinator:
         if self.store_error is None:
             return
         self.store_error = None
-        degraded_s = self._wake(decision.now)
+        self._wake(decision.now)
         for run in self.registry.runs.values():
-            self._leases.extend_after_outage(run, self._heartbeat_s, degraded_s, decision.now)
+            self._leases.extend_after_outage(run, self._heartbeat_s, decision.now)
         for run, member in self._sessions.values():
             if not member.lease.expired:  # a silent node is sent nothing until it is heard
                 decision.send(run, member)
