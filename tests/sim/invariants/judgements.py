@@ -76,7 +76,8 @@ class JudgementLaws(Laws):
         """Note the host that a round may be charged to.
 
         A hang in code of the script may be that of a host only if a round can do without the host, or if the worker
-        waits for a disk. A crash that came on several hosts at once is that of none.
+        waits for a disk. A worker without a stack may hang in any code. A crash that came on several hosts at once is
+        that of none.
         """
         key = (run.id, report.round)
         fails_alike = key in self.world.trainings and self.world.trainings[key].fails_alike
@@ -84,7 +85,8 @@ class JudgementLaws(Laws):
             return
         hang = report.failure.hang
         others = (each for each in run.members.values() if each.offer.host != report.host and not each.leaves)
-        awaits_host = TORCH_FRAME in report.failure.last_lines or "waits for a disk" in report.failure.message
+        frames, message = report.failure.last_lines, report.failure.message
+        awaits_host = not frames or TORCH_FRAME in frames or "waits for a disk" in message
         is_of_script = hang in {HangKind.STUCK, HangKind.BUSY} and not awaits_host
         if not is_of_script or sum(1 for _ in others) >= run.spec.nodes_min:
             self._causes.add(report.host)
