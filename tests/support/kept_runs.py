@@ -25,10 +25,10 @@ def a_kept(members: int = 0, **changes: Any) -> KeptState:
     return kept_of(Run(replace(durable, **changes), Policy(), WINGS))
 
 
-def a_write(at: KeptStep, attempt: int = 1) -> WriteAttempt:
+def a_write(at: KeptStep) -> WriteAttempt:
     """Return an attempt of one node to write a step."""
     writers = {"n1": StepWriter(1, ())}
-    return WriteAttempt(attempt, at, NODES, NODES, writers, "n1", began_at=0.0, progressed_at=0.0)
+    return WriteAttempt(1, at, NODES, NODES, writers, "n1", began_at=0.0, progressed_at=0.0)
 
 
 def shard(number: int, step: int, *, protected: bool = False) -> KeptParts:

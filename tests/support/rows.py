@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinatord.core.keeping import protection, write_progress
 from coordinatord.core.keeping import table as keeping
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.protection import Protection, StepState
-from coordinatord.core.keeping.write_progress import WRITES, WriteEvent, WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import table
-from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.core import agent
 from nodeclient.core.table import TABLE, Place, Stimulus
 
@@ -37,14 +33,9 @@ def run_rows_taken() -> Iterator[set[table.Transition]]:
         yield taken
 
 
-KeepingRow = tuple[State, keeping.Condition] | tuple[WriteState, WriteEvent] | tuple[StepState, StepState]
+KeepingRow = tuple[State, keeping.Condition]
 
-KEEPING_ROWS: set[KeepingRow] = {
-    *((state, when) for state, rows in keeping.ROWS.items() for when, _ in rows),
-    *WRITES,
-    *((row.source, row.target) for row in protection.ROWS),
-}
-"""The rows of the three tables of the keeping wing: what it does, the life of a write, and that of a protected step."""
+KEEPING_ROWS: set[KeepingRow] = {(state, when) for state, rows in keeping.ROWS.items() for when, _ in rows}
 
 
 @contextmanager
@@ -59,22 +50,9 @@ def keeping_rows_taken() -> Iterator[set[KeepingRow]]:
 
         return when, act_watched
 
-    class Writes(dict[Any, Any]):
-        def __missing__(self, key: tuple[WriteState, WriteEvent]) -> Any:
-            taken.add(key)
-            return self.setdefault(key, WRITES[key])
-
-    move = Protection._move
-
-    def moved(self: Protection, at: KeptStep, target: StepState) -> None:
-        taken.add((self.state_of(at), target))
-        move(self, at, target)
-
+    acts = {state: tuple(watched(state, *row) for row in rows) for state, rows in keeping.ROWS.items()}
     with pytest.MonkeyPatch.context() as patch:
-        acts = {state: tuple(watched(state, *row) for row in rows) for state, rows in keeping.ROWS.items()}
         patch.setattr(keeping, "ROWS", acts)
-        patch.setattr(write_progress, "WRITES", Writes())
-        patch.setattr(Protection, "_move", moved)
         yield taken
 
 

@@ -14,9 +14,8 @@ began with the same state, and `bad_steps` which steps are known to be wrong. `c
 only one host has, and `copy_orders` asks nodes to fetch them. `handover` decides which departing nodes stay until
 others have their state.
 
-On a disk: `write_progress` is the progress of writing a step, and `write_plan` decides which step is written, when and
-by which nodes. `found_steps` knows the newest step that nodes find there, and `disk_steps` which of the steps are of
-use.
+On a disk: `write_progress` knows which steps nodes find there, and how far the write of the next one is. `disk_steps`
+tells which of the steps are of use, and `write_plan` decides which step is written, when and by which nodes.
 
 At the end of a round: `halting` chooses the step that all workers keep, and `checkpoint_watch` tracks the checkpoints
 that the script writes itself.

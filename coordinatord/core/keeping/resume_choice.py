@@ -15,7 +15,6 @@ from coordinatord.core.keeping.disk_steps import find_step, newest_on_disk
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
-from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.queries.next_round import master_address
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint, SpoiledStep, with_spoiled
@@ -34,7 +33,7 @@ def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | No
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    may_be_deleted = before is not None and kept.disk.state is WriteState.COMMITTING
+    may_be_deleted = before is not None and kept.disk.is_committing
     disk = None if may_be_deleted else newest_on_disk(kept, nodes, before)
     memory = _point_in_memory(kept, nodes, before)
     return disk if disk is not None and (memory is None or disk.at > memory.at) else memory

@@ -15,7 +15,6 @@ from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_choice import differing_step, is_obtainable, resume_point
 from coordinatord.core.keeping.write_plan import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
-from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -155,7 +154,7 @@ def staying_step(kept: KeptState, since: KeptStep) -> str:
 
     It is empty while a node makes a newer step whole: the node may be deleting the older one right now.
     """
-    if kept.disk.state is WriteState.COMMITTING:
+    if kept.disk.is_committing:
         return ""
     step = agreed_step(kept, kept.run.roll.inside, since)
     return "" if step is None else f"; step {step.at.step:,} stays on the disk"

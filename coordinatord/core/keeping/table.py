@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from coordinatord.core.keeping import write_plan
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.write_progress import STUCK_S, WriteState
+from coordinatord.core.keeping.write_progress import STUCK_S
 from coordinatord.core.rounds.queries.conditions import before_first_timeout
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
@@ -68,7 +68,7 @@ def last_step_due(kept: KeptState) -> float | None:
 def write_done(kept: KeptState) -> float | None:
     """All parts of a step are on the disk, so that one node can make it whole."""
     attempt = kept.disk.attempt if _may_go_on(kept) else None
-    return NOW if attempt is not None and attempt.written and attempt.state is WriteState.WRITING else None
+    return NOW if attempt is not None and attempt.written and not attempt.is_committing else None
 
 
 def write_over(kept: KeptState) -> float | None:
@@ -112,7 +112,7 @@ def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
     """Have the committer make the step whole, as all parts are written; workers may overwrite it in memory now."""
     attempt = kept.disk.attempt
     assert attempt is not None  # noqa: S101 - it is the row's condition
-    kept.disk.commit()
+    attempt.is_committing = True
     return [kept.run.members[attempt.committer]]
 
 

@@ -22,7 +22,6 @@ from coordinatord.core.keeping.write_progress import (
     Persisting,
     StepWriter,
     WriteAttempt,
-    WriteState,
 )
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
@@ -192,7 +191,7 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
     attempt = kept.disk.attempt
     if attempt is None or not _is_writer(member, attempt):
         return None
-    commit = attempt.state is WriteState.COMMITTING and member.node == attempt.committer
+    commit = attempt.is_committing and member.node == attempt.committer
     return PersistOrder(
         attempt.at.round,
         attempt.at.step,

@@ -1,23 +1,22 @@
-"""The progress of writing steps to the disk: what is being written, by whom, what failed, and when to try again.
+"""The steps on the disk: which are known to be there, which is being written and by whom, and when to try again.
 
-`write_plan` decides, and this is what it decides by. The life of one write is the table `WRITES`. Nothing here is
-recorded: after a restart of the coordinator, nodes report which steps are on the disk, and a new attempt begins.
+`write_plan` decides, and this is what it decides by. Nothing here is recorded: after a restart of the coordinator,
+nodes report which steps are on the disk, and a new attempt begins.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinatord.core.keeping.found_steps import FoundSteps
 from coordinatord.core.rounds.values.due_times import NOW
-from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.kept_state import (
     ABORTED_MAX,
     KeptStep,
+    PersistedStep,
     PersistReport,
     PersistState,
     WantedParts,
@@ -40,40 +39,6 @@ STUCK_S = 60.0
 still for a while, and finite because workers have one place less in memory to save in during an attempt."""
 
 
-class WriteState(StrEnum):
-    """The progress of the write of a step."""
-
-    NONE = "none"
-    WRITING = "writing"
-    """Nodes write their parts from memory, and must not overwrite them there."""
-    COMMITTING = "committing"
-    """All parts are on the disk, and the committer was asked to write the manifest. Memory may overwrite the step."""
-
-
-class WriteEvent(StrEnum):
-    """An event in the write of a step."""
-
-    BEGUN = "begun"
-    WRITTEN = "written"
-    """All nodes have written their parts."""
-    MADE_WHOLE = "made whole"
-    FAILED = "failed"
-    """A node could not write or is gone, no node makes progress, or no node could begin."""
-    DROPPED = "dropped"
-    """The step is no longer wanted."""
-
-
-WRITES = CompleteMap[tuple[WriteState, WriteEvent], WriteState]("writes of a step to the disk")
-WRITES |= {
-    (WriteState.NONE, WriteEvent.BEGUN): WriteState.WRITING,
-    (WriteState.WRITING, WriteEvent.WRITTEN): WriteState.COMMITTING,
-    # Nodes commit only when asked to. Without this row, a node that commits unasked would seem to be a bug of ours.
-    (WriteState.WRITING, WriteEvent.MADE_WHOLE): WriteState.NONE,
-    (WriteState.COMMITTING, WriteEvent.MADE_WHOLE): WriteState.NONE,
-}
-WRITES |= {(state, event): WriteState.NONE for state in WriteState for event in (WriteEvent.FAILED, WriteEvent.DROPPED)}
-
-
 class StepWriter(Struct, frozen=True):
     """A node that writes a part of a step."""
 
@@ -84,7 +49,7 @@ class StepWriter(Struct, frozen=True):
 
 @dataclass(slots=True)
 class WriteAttempt:
-    """One attempt to write a step."""
+    """One attempt to write a step. One that is over is forgotten."""
 
     number: int
     """A number that no other attempt of the run has, not even one before a restart of the coordinator."""
@@ -104,8 +69,9 @@ class WriteAttempt:
     """The last report of each writer about this attempt."""
     counts: Counter[PersistState] = field(default_factory=Counter)
     """How many of these reports have each state."""
-    state: WriteState = WriteState.WRITING
-    """Never `NONE`: an attempt that is over is forgotten."""
+    is_committing: bool = False
+    """Whether all parts are on the disk, and the committer was asked to write the manifest. Before that, nodes write
+    their parts from memory, and must not overwrite them there."""
 
     @property
     def small_states(self) -> int:
@@ -144,6 +110,80 @@ class WriteAttempt:
         return tuple(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
 
 
+class FoundSteps:
+    """The steps that the nodes of one run found on the disk.
+
+    Each node scans the disk at its own times, and perhaps a directory of its own. So a node that has never found the
+    newest step proves nothing, even if it is the last node that is left. That step is gone once a node that had found
+    it no longer does, and no other member finds it. No node deletes it, so somebody else has, or it cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self.has_any = False
+        """Whether any node has ever found a step on the disk, usable or not."""
+        self.newest: KeptStep | None = None
+        """The newest step of this run that is whole on the disk, as far as is known."""
+        self.lost: KeptStep | None = None
+        """The newest step that was there and is gone; None if there is none, or once a step as new is there."""
+        self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
+        """The departed node that had found the newest steps on the disk, and these steps: the next round must not begin
+        anew where a node has seen steps to resume from. None once it is back, or another node finds a step as new."""
+        self.agreed: PersistedStep | None = None
+        """The newest step found in which ranks have the same state; None while they have never differed."""
+        self._finders: set[str] = set()
+        """The nodes whose last scan had `newest` as the newest step of this run. A node that is gone stays among them
+        until it comes back and does not find the step, or looks at no disk."""
+        self._is_missed = False
+        """Whether a node that had found the newest step no longer does, and none has found it since."""
+
+    def record(self, node: str, found: tuple[PersistedStep, ...], newest: KeptStep | None, unusable: str) -> None:
+        """Record the steps that a node finds on the disk, newest first, and why it cannot use others.
+
+        `newest` is the newest one of this run.
+        """
+        self.has_any |= bool(found or unusable)
+        if self.departed is not None and (node == self.departed[0] or (found and self._is_as_new(found))):
+            self.departed = None
+        if newest is not None and self._is_newer(newest):
+            self.replace_newest(newest, {node})
+        elif newest == self.newest and node not in self._finders:
+            self._finders.add(node)
+            self._is_missed = False
+        elif newest != self.newest and node in self._finders:
+            self._finders.remove(node)
+            self._is_missed = True
+
+    def record_blind(self, node: str) -> None:
+        """Record that a node looks at no disk, though its process before this one may have."""
+        self._finders.discard(node)
+
+    def record_written(self, at: KeptStep) -> None:
+        """Record that a step of this run was made whole; it may be that no node has found it yet."""
+        if self._is_newer(at):
+            self.replace_newest(at, ())
+
+    def _is_newer(self, at: KeptStep) -> bool:
+        return self.newest is None or at > self.newest
+
+    def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+        """Record that a node is gone, and the steps that it had found on the disk."""
+        if found and (self.departed is None or self._is_as_new(found)):
+            self.departed = node, found
+
+    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
+        return self.departed is not None and found[0].serial >= self.departed[1][0].serial
+
+    def is_newest_gone(self, members: Collection[str]) -> bool:
+        """Whether the newest step is gone, given the members of the run."""
+        return self._is_missed and not any(node in members for node in self._finders)
+
+    def replace_newest(self, newest: KeptStep | None, finders: Collection[str]) -> None:
+        """Record another newest step, and the nodes that find it."""
+        self.newest, self._finders, self._is_missed = newest, {*finders}, False
+        if self.lost is not None and newest is not None and newest >= self.lost:
+            self.lost = None
+
+
 class Persisting:
     """The steps of one run on the disk, and the write of the next one.
 
@@ -178,56 +218,43 @@ class Persisting:
         self.found = FoundSteps()
 
     @property
-    def state(self) -> WriteState:
-        """The progress of the attempt, if any."""
-        return WriteState.NONE if self.attempt is None else self.attempt.state
+    def is_committing(self) -> bool:
+        """Whether a step is being made whole. Its committer may be deleting an older one right now."""
+        return self.attempt is not None and self.attempt.is_committing
 
     @property
     def pinned(self) -> KeptStep | None:
         """The step that memory must not overwrite before it is written; None if none is being written."""
-        return self.attempt.at if self.attempt is not None and self.attempt.state is WriteState.WRITING else None
+        return self.attempt.at if self.attempt is not None and not self.attempt.is_committing else None
 
     def begin(self, attempt: WriteAttempt) -> None:
         """Begin an attempt."""
-        self._move(WriteEvent.BEGUN, attempt)
-        self.last_number = attempt.number
-
-    def commit(self) -> None:
-        """Record that all parts are written, so that the committer is asked to write the manifest."""
-        self._move(WriteEvent.WRITTEN, self.attempt)
+        assert self.attempt is None  # noqa: S101 - see `write_plan.may_write_at`
+        self.attempt, self.last_number = attempt, attempt.number
 
     def succeed(self, now: float) -> None:
-        """Record the step as whole on the disk."""
-        if self.attempt is not None:
-            self.found.record_written(self.attempt.at)
-        self._move(WriteEvent.MADE_WHOLE)
-        self.since = now
+        """Record the step of the attempt as whole on the disk."""
+        assert self.attempt is not None  # noqa: S101 - its report says so
+        self.found.record_written(self.attempt.at)
+        self.attempt, self.since = None, now
         self.wanted, self.problem, self.failed_at = False, "", None
         self.aborted = ()  # the committer has deleted their files
         self.retry_at, self.ends_at = NOW, None  # departing nodes get the whole time again for a newer step
 
     def fail(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Record that the attempt to write the step `at` has failed; the next one begins after a pause."""
-        self._move(WriteEvent.FAILED)
+        self.drop()
         self.problem, self.retry_at = why, now + pause_s
         self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
 
     def drop(self) -> None:
-        """End the attempt, if any: its step is no longer wanted."""
-        self._move(WriteEvent.DROPPED)
+        """End the attempt, if any, without a whole step.
 
-    def _move(self, event: WriteEvent, attempt: WriteAttempt | None = None) -> None:
-        """Go to the next state, in which `attempt` is in progress. Raises `InternalError`.
-
-        An attempt that ends in `WRITING` is recorded as aborted, because its step is not whole. An attempt that ends
-        later is never aborted: the committer may still write the manifest.
+        It counts as aborted only before its commit: after that, the committer may still write the manifest.
         """
-        state = WRITES[self.state, event]
-        if self.attempt is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
+        if self.attempt is not None and not self.attempt.is_committing:
             self.aborted = (*self.aborted, self.attempt.number)[-ABORTED_MAX:]
-        self.attempt = attempt
-        if attempt is not None:
-            attempt.state = state
+        self.attempt = None
 
     def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
         """Record whether nodes are about to leave (`ends`), which then wait for the disk `longest_s` at most.

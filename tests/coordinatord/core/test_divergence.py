@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.bad_steps import has_doubts, may_differ
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.write_progress import WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.judged_host import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
@@ -209,7 +208,7 @@ def test_a_step_that_was_being_written_is_dropped_if_it_may_be_wrong() -> None:
 def test_a_step_on_the_disk_that_may_make_room_for_a_newer_one_right_now_is_no_way_back() -> None:
     job = Job("workers=2 keeps=1s divergence=restart restarts=3")
     job.play(*TOO_NEW, "advance 2s", *OF_EARLIER_RUN)
-    assert kept_of(job.run).disk.state is WriteState.COMMITTING
+    assert kept_of(job.run).disk.is_committing
     job.play(*APART_AT_ONCE)
     assert job.stops == []
     assert job.reason.endswith(UNKEPT)

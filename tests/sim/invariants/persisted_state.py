@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.keeping.write_plan import END_S
-from coordinatord.core.keeping.write_progress import RETRY_S, WriteAttempt, WriteState
+from coordinatord.core.keeping.write_progress import RETRY_S, WriteAttempt
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Event, Reported
 from coordinatord.core.rounds.state.durable import State
@@ -324,9 +324,9 @@ class PersistedStateLaws(Laws):
         if attempt is None or run.durable.state.ended:
             return
         self.check(not self._is_useless((run.id, attempt.at)), "%s is written, and of no use", attempt.at)
-        protected = attempt.state is WriteState.COMMITTING or attempt.at in (kept_of(run).protection.steps or ())
+        protected = attempt.is_committing or attempt.at in (kept_of(run).protection.steps or ())
         self.check(protected, "%s is written, and not protected", attempt.at)
-        if attempt.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:
+        if attempt.is_committing and not self.world.disks.was_unmounted:
             directory, of = self.world.disks.shared, (run.id, attempt.at)
             small = sum(parts.ranks for writer in attempt.writers.values() for parts in writer.parts if parts.small)
             there = directory.find(of) is not None or directory.has_all(of, attempt.number, attempt.shards, small)
@@ -343,12 +343,7 @@ class PersistedStateLaws(Laws):
             return
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
         attempt = None if run is None else kept_of(run).disk.attempt
-        is_on = (
-            attempt is not None
-            and attempt.at == of[1]
-            and attempt.state is WriteState.WRITING
-            and not attempt.failed_nodes
-        )
+        is_on = attempt is not None and attempt.at == of[1] and not attempt.is_committing and not attempt.failed_nodes
         self.check(not is_on or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from coordinatord.core.keeping.copy_plan import CopyPlan
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.protection import ROWS, StepState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
@@ -37,16 +36,16 @@ def test_state_that_all_have_alike_keeps_two_free_places_while_the_whole_step_is
     write_comes_late: bool,
 ) -> None:
     """A save at an interval seldom overwrites the newest step: with one place most are left out."""
-    kept, step = a_kept(), kept_parts(1, 8, protected=True)
+    kept, step, write = a_kept(), kept_parts(1, 8, protected=True), a_write(KeptStep(1, 8))
     note(kept, 0, structs.replace(step, protected=False))
     note(kept, 0, step)
     if write_comes_late:
         note(kept, 0, step, kept_parts(1, 16))
         assert named(kept) == [8, 16]
-    kept.disk.begin(a_write(KeptStep(1, 8)))
+    kept.disk.begin(write)
     note(kept, 0, step, kept_parts(1, 16, protected=write_comes_late), kept_parts(1, 24))
     assert (kept.protection.whole, named(kept)) == (KeptStep(1, 8), [8])
-    kept.disk.commit()
+    write.is_committing = True
     note(kept, 0, step, kept_parts(1, 32), kept_parts(1, 24))
     assert named(kept) == [8, 32]
 
@@ -161,37 +160,33 @@ def test_a_part_that_a_round_has_let_go_makes_no_step_whole_when_the_others_come
 
 def test_a_copy_of_a_step_that_is_protected_for_the_disk_alone_is_none_any_more_once_it_is_written() -> None:
     kept, at = a_kept(), KeptStep(1, 8)
-    kept.disk.begin(a_write(at))
+    write = a_write(at)
+    kept.disk.begin(write)
     kept.record_parts("n1", (shard(0, 8, protected=True),))
     kept.copies.add(at, CopyPlan({"n0": "n1"}, wanted={"n1": {"n0": [0]}}))
     assert kept.copy_of("n0") == ("n1", at)
-    kept.disk.commit()
+    write.is_committing = True
     assert kept.copy_of("n0") is None
 
 
-def test_every_state_is_come_to_and_no_row_leaves_a_step_that_is_protected() -> None:
-    assert {row.target for row in ROWS} == set(StepState)
-    assert {row.source for row in ROWS} == {StepState.NONE, StepState.PROPOSED}
-
-
 @pytest.mark.parametrize(
-    ("reports", "state"),
+    ("reports", "candidate", "whole"),
     [
-        ([], StepState.NONE),
-        (["kept"], StepState.PROPOSED),
-        (["kept", "protected"], StepState.PROTECTED),
-        (["kept", "lost"], StepState.NONE),
-        (["kept", "lost", "kept"], StepState.NONE),
-        (["kept", "protected", "lost"], StepState.PROTECTED),
+        ([], False, False),
+        (["kept"], True, False),
+        (["kept", "protected"], False, True),
+        (["kept", "lost"], False, False),
+        (["kept", "lost", "kept"], False, False),
+        (["kept", "protected", "lost"], False, True),
     ],
 )
-def test_how_a_step_stands_after_what_a_node_reports_last(reports: list[str], state: StepState) -> None:
+def test_how_a_step_stands_after_what_a_node_reports_last(reports: list[str], candidate: bool, whole: bool) -> None:
     kept, at = a_kept(), KeptStep(1, 8)
     keep(kept, 8, protected=True, nodes=NODES - 1)
     for report in reports:
         note(kept, NODES - 1, *([] if report == "lost" else [shard(NODES - 1, 8, protected=report == "protected")]))
         note(kept, 0, shard(0, 8, protected=True))
-    assert kept.protection.state_of(at) is state
+    assert (kept.protection.candidate == at, kept.protection.whole == at) == (candidate, whole)
 
 
 def test_the_last_place_of_a_round_that_ends_is_not_taken() -> None:
