@@ -19,7 +19,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
-from coordinatord.core.watching.rank_ranges import merge_ranges, select_ranks
+from coordinatord.core.watching.worker_sources import merge_ranges, select_ranks
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import Launcher, NodeOffer
