@@ -16,12 +16,8 @@ from nodeclient.core.ending import GroupEnding
 from nodeclient.core.exits import Exits
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
-from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY, fatal
-from tests.coordinatord.hints.network_samples import GLOO, NCCL, NETWORK_SAMPLES
-from tests.coordinatord.hints.sample import Sample, raised
+from tests.coordinatord.hints.samples import ABORT, ABORTED, GLOO, ORDINARY, SAMPLES, Sample, fatal, nccl, raised
 from tests.support.builders import a_report
-
-SAMPLES = [*HOST_SAMPLES, *NETWORK_SAMPLES]
 
 
 def report_on(sample: Sample) -> Report:
@@ -147,9 +143,7 @@ def test_the_advice_about_a_stuck_worker_follows_from_its_state(
 def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
     telling = [sample for sample in SAMPLES if lost_connection(report_on(sample).failure)]
     assert {sample.cause for sample in telling} == {"peer gone, gloo", "peer gone, NCCL", "peer ended early"}
-    timed_out = NCCL.format(
-        kind="remote process exited or there was a network error", name="ncclRemoteError: A call failed", last=""
-    )
+    timed_out = nccl("remote process exited or there was a network error", "ncclRemoteError: A call failed", "")
     assert not lost_connection(report_on(Sample("", raised(timed_out))).failure)
     own = f"[rank0]: an earlier line: {GLOO}pair.cc:537] Connection closed by peer\n" + raised("ValueError: no data")
     assert not lost_connection(report_on(Sample("", own)).failure)
