@@ -1,6 +1,7 @@
 """What only one host has is copied to another one, and the older step stays until the copies of the newer are there."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -46,11 +47,12 @@ class Job(Stage):
         )
         self.play("advance 1s")
 
-    def save(self, *steps: int) -> None:
-        """Let all nodes keep these steps of their own ranks, and protect what they are told to."""
-        for _ in range(2):
+    def save(self, *steps: int, copied: Sequence[int] = (), problem: str = "", shards: int = 3) -> None:
+        """Let all nodes keep these steps, with copies of some, and protect what they are told to."""
+        for _ in range(3):
             for rank, node in enumerate(self.nodes[:3]):
-                self.have(node, *((step, rank) for step in steps))
+                copies = ((step, (rank - 1) % 3) for step in copied)
+                self.have(node, *((step, rank) for step in steps), *copies, problem=problem, shards=shards)
 
     def copies(self, node: str) -> list[tuple[int, str, int]]:
         """Return the copies that a node is to get: the step, the node that has it and the rank."""
@@ -90,23 +92,13 @@ def test_a_node_gets_the_rest_of_its_copies_when_the_connection_of_their_holder_
     assert job.copies("n2") == [(8, "n1", 0)]
 
 
-def copy_all(job: Job, *steps: int) -> None:
-    """Let each node have its copies of these steps too."""
-    for _ in range(2):
-        for rank, node in enumerate(NODES):
-            job.have(node, *((step, rank) for step in steps), *((step, (rank - 1) % 3) for step in steps))
-
-
 def with_a_newer_step() -> tuple[Job, list[list[tuple[int, int]]]]:
     """Let all nodes keep step 8 with its copies, and step 16 without; return what each has."""
     job = Job()
     job.save(8)
-    copy_all(job, 8)
-    own = [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
-    for _ in range(2):
-        for rank, node in enumerate(NODES):
-            job.have(node, *own[rank])
-    return job, own
+    job.save(8, copied=[8])
+    job.save(8, 16, copied=[8])
+    return job, [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
 
 
 def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
@@ -114,7 +106,7 @@ def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there()
     assert job.named == [8, 16]
     assert job.copied == KeptStep(1, 8)
     assert job.copies("n2") == [(16, "n1", 0)]
-    copy_all(job, 8, 16)
+    job.save(8, 16, copied=[8, 16])
     job.play("advance 2s")
     assert job.named == [16]
     assert job.copied == KeptStep(1, 16)
@@ -144,13 +136,11 @@ def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_th
 def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_there() -> None:
     job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
     job.save(8)
-    copy_all(job, 8)
+    job.save(8, copied=[8])
     job.play("advance 600s")
     disk = kept_of(job.run).disk
     assert disk.pinned == KeptStep(1, 8)
-    for _ in range(3):
-        for rank, node in enumerate(NODES):
-            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank), problem="no room")
+    job.save(8, 16, copied=[8], problem="no room")
     assert job.named == [16, 8]
     assert job.copied == KeptStep(1, 8)
     disk.drop()
@@ -160,10 +150,8 @@ def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_ther
 def test_nobody_waits_for_a_node_that_cannot_take_a_copy_and_the_step_does_not_count_as_copied() -> None:
     job = Job()
     job.save(8)
-    copy_all(job, 8)
-    for _ in range(3):
-        for rank, node in enumerate(NODES):
-            job.have(node, (16, rank), (16, (rank - 1) % 3), problem="no memory")
+    job.save(8, copied=[8])
+    job.save(16, copied=[16], problem="no memory")
     job.have("n2", (16, 1), problem="no memory")
     job.play("advance 2s")
     assert job.named == [16]
@@ -172,9 +160,7 @@ def test_nobody_waits_for_a_node_that_cannot_take_a_copy_and_the_step_does_not_c
 
 def test_what_all_have_alike_is_copied_nowhere_and_outlives_any_host() -> None:
     job = Job()
-    for _ in range(2):
-        for rank, node in enumerate(NODES):
-            job.have(node, (8, rank), shards=1)
+    job.save(8, shards=1)
     assert [job.copies(node) for node in NODES] == [[], [], []]
     assert job.copied == KeptStep(1, 8)
 
@@ -251,7 +237,7 @@ def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int
     job.save(8)
     parts = kept_parts(1, on_disk, range(3), world_size=3, shards=3)
     job.on_disk = (PersistedStep(1, job.run.id, (parts,)),)
-    copy_all(job, 8)
+    job.save(8, copied=[8])
     formed = next_round_without_n3(job)
     assert f"resumes at step {step} from {place}" in formed.reason
 

@@ -13,11 +13,14 @@ from tests.support.running_job import Job
 from tests.support.script import Stage, play
 
 
+def looked_at(kinds: str) -> tuple[str, ...]:
+    """Return the lines of a pair of looks at workers that stand still, in which they are seen like this."""
+    return "advance 10s", f"seen {kinds}", "advance 1s", f"seen {kinds}"
+
+
 def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     job = Job("workers=2 log_dir=/logs/mnist")
-    job.play(
-        "advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands", "stopped n1 n2"
-    )
+    job.play(*looked_at("waits waits waits stands"), "stopped n1 n2")
     [ended] = job.records(RoundEnded)
     assert (ended.charged, ended.restarts_used) == (True, 1)
     assert ended.report is not None
@@ -46,7 +49,7 @@ def test_of_a_hang_all_culprits_are_named_or_none(
     shown: str, hang: HangKind, ranks: tuple[int, ...], reason: str
 ) -> None:
     job = Job()
-    job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
+    job.play(*looked_at(shown), "stopped n1 n2")
     assert job.run.durable.last_end_reason == reason
     assert job.run.durable.report is not None
     failure = job.run.durable.report.failure
@@ -64,7 +67,7 @@ def test_of_a_hang_all_culprits_are_named_or_none(
 )
 def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout(settings: str, shown: str, says: str) -> None:
     job = Job(settings)
-    job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
+    job.play(*looked_at(shown), "stopped n1 n2")
     [ended] = job.records(RunEnded)
     assert ended.outcome.exit_code == 124
     assert says in ended.reason
@@ -97,7 +100,7 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     shown: str, says: str, remedy: str
 ) -> None:
     job = Job("restarts=0")
-    job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
+    job.play(*looked_at("waits computes"), "advance 10s")
     _stands(job, shown, 40)
     said = f"{says}{LEFT_TO_TORCH}; {remedy}"
     assert job.stops == []
@@ -123,7 +126,7 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
 
 TIMED_OUT = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"
 
-HANGS = ("advance 10s", "seen waits stands", "advance 1s", "seen waits stands")
+HANGS = looked_at("waits stands")
 
 
 def test_a_hang_that_comes_back_at_the_same_place_says_how_often_it_was_there() -> None:
@@ -156,7 +159,7 @@ def test_the_worker_that_all_waited_for_is_the_root_cause_when_torchs_timeout_is
 
 def test_who_is_stopped_by_a_signal_is_named_where_ranks_only_send_and_receive() -> None:
     job = Job()
-    job.play("advance 10s", "seen stopped untold", "advance 1s", "seen stopped untold", "stopped n1 n2")
+    job.play(*looked_at("stopped untold"), "stopped n1 n2")
     [ended] = job.records(RoundEnded)
     assert ended.report is not None
     assert ended.report.failure.message == "rank 0 on node n1 has been stopped by a signal; rank 1 is idle"
@@ -211,16 +214,7 @@ def test_another_failure_than_torchs_timeout_proves_no_hang() -> None:
 
 def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
     job = Job()
-    job.play(
-        "advance 10s",
-        "seen computes waits",
-        "advance 1s",
-        "seen computes waits",
-        "advance 60s",
-        "seen stands waits",
-        "advance 1s",
-        "seen stands waits",
-    )
+    job.play(*looked_at("computes waits"), "advance 60s", "seen stands waits", "advance 1s", "seen stands waits")
     assert job.stops == ["hung"]
 
 
@@ -312,14 +306,14 @@ def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str, no
 @pytest.mark.parametrize("waits", ["makes_group", "connects"])
 def test_who_others_wait_for_where_no_recorder_shows_it_is_named(waits: str) -> None:
     job = Job()
-    job.play("advance 10s", f"seen {waits} stands", "advance 1s", f"seen {waits} stands", "stopped n1 n2")
+    job.play(*looked_at(f"{waits} stands"), "stopped n1 n2")
     assert job.stops == ["hung"]
     assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
 
 
 def test_a_worker_that_computes_while_others_connect_is_noted() -> None:
     job = Job()
-    job.play("advance 10s", "seen connects computes", "advance 1s", "seen connects computes")
+    job.play(*looked_at("connects computes"))
     assert job.stops == []
     assert job.reason.endswith("; waiting for rank 1 on node n2, which computes in evaluate (train.py:50)")
 
