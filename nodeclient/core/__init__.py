@@ -9,8 +9,8 @@ and `notices` the texts for the user. The state of the agent lies in these modul
   them in stages.
 - Between rounds: `reuse` knows which processes enter the next round, and `sweeping` waits for the memory of GPUs.
 - Kept state: `kept_goals` turns the coordinator's goals for it into effects.
-- The host: `host_tests` says when it is tested with another node, and `health_checks` when it is checked on its own.
-  `host_health` judges what such a check finds.
+- The host: `host_tests` says when it is checked, and when it is tested with another node. `host_health` judges what a
+  check finds.
 
 The shell asks the other modules without the agent. `kept_groups` shortens the report of kept state. `persist_attempt`
 is the life of one attempt to write a step to a disk, and selects the steps to delete there. `leftover_stages` limits

@@ -112,7 +112,7 @@ class Agent:
             begun=self._reuse.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,
-            check=self._tests.checks.last,
+            check=self._tests.last_check,
             pair=self._tests.last_pair,
         )
 
@@ -130,7 +130,7 @@ class Agent:
 
     def _on_search_began(self, _: events.SearchBegan, now: float) -> None:
         self._connection.begin_search(now)
-        self._effects += self._tests.checks.begin(is_idle=True)
+        self._effects += self._tests.begin_check(is_idle=True)
 
     def _on_session_opened(self, event: events.SessionOpened, now: float) -> None:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
@@ -321,8 +321,8 @@ class Agent:
             dues.append((self._reuse.parked_until, lambda _: self._effects.extend(self._reuse.dismiss())))
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
-        if self._tests.checks.again_at is not None and not self.phase.has_workers:
-            dues.append((self._tests.checks.again_at, self._check_again))
+        if self._tests.check_again_at is not None and not self.phase.has_workers:
+            dues.append((self._tests.check_again_at, self._check_again))
         connection = self._connection
         dues += [(at, self._abandon) for at in self._leaving.deadlines(self.phase, connection)]
         if self._leaving.put_off_until is not None:
@@ -335,7 +335,7 @@ class Agent:
         return dues
 
     def _check_again(self, _: float) -> None:
-        self._effects += self._tests.checks.begin(is_idle=self._reuse.parked_until is None)
+        self._effects += self._tests.begin_check(is_idle=self._reuse.parked_until is None)
 
     def _search_deadline(self) -> float:
         """Return when the node stops looking for a coordinator."""
@@ -430,7 +430,7 @@ class Agent:
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
             # Not idle: what the workers have left behind may still hold memory of GPUs, and the sweep waits for that.
-            self._effects += self._tests.checks.begin(is_idle=False)
+            self._effects += self._tests.begin_check(is_idle=False)
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:
@@ -496,7 +496,7 @@ class Agent:
         events.Swept: _on_swept,
         events.SweepFailed: _on_sweep_failed,
         events.GpusInUse: _on_gpus_in_use,
-        events.HealthChecked: lambda self, event, now: self._effects.extend(self._tests.checks.end(event, now)),
+        events.HealthChecked: lambda self, event, now: self._effects.extend(self._tests.end_check(event, now)),
         events.PairTested: lambda self, event, _: self._tests.end_pair(event),
         events.EmbeddedCoordinatorEnded: _on_embedded_coordinator_end,
         events.LeaveRequested: _on_leave_requested,

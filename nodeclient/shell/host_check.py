@@ -26,8 +26,8 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked
-from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
 from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
+from nodeclient.core.host_tests import EXIT_CODES, WITHIN_S
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.devices import visibility_remark
 from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.core.health_checks import EXIT_CODES
+from nodeclient.core.host_tests import EXIT_CODES
 from tests.support.canned_http import Answer, canned
 from tests.support.cluster import Coordinator, cluster_of_its_own
 from tests.support.machines import compile_c

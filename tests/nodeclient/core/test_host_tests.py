@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from coordinatord.protocol.messages import CheckResult, Goal, HealthCheck, Phase
 from nodeclient.core.effects import CheckHealth, Level, Notice, SendObserved, Start
 from nodeclient.core.events import HealthChecked, SearchBegan
-from nodeclient.core.health_checks import AGAIN_AFTER_S, WITHIN_S
 from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts
+from nodeclient.core.host_tests import AGAIN_AFTER_S, WITHIN_S
 from tests.support.bench import SETTINGS, Bench
 
 CHECKED = replace(SETTINGS, checks_health=True)
