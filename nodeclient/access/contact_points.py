@@ -9,7 +9,6 @@ lose its time there.
 
 from __future__ import annotations
 
-import argparse
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -17,8 +16,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from coordinatord.protocol.ip_addresses import is_address
-from nodeclient.access.endpoint import Endpoint, read_endpoint
+from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.ip_addresses import Endpoint, is_address, parse_endpoint
 
 STANDBY_STATUS = HTTPStatus.TEMPORARY_REDIRECT
 """The status of a standby's answer; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
@@ -150,6 +149,6 @@ def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
 def leader_in(location: str) -> Endpoint | None:
     """Return the coordinator that a `Location` names, if any."""
     try:
-        return read_endpoint(urlsplit(location).netloc)
-    except (ValueError, argparse.ArgumentTypeError):
+        return parse_endpoint(urlsplit(location).netloc, DEFAULT_PORT)
+    except ValueError:
         return None

@@ -11,8 +11,8 @@ import ssl
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime.pinned_tls import PinError, authority_context, load_certificate, pinned_context, why_unusable
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
 PROBE_WITHIN_S = 3.0

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from coordinatord.protocol.fields import (
     COUNTER_MAX,
+    DEFAULT_PORT,
     FACTOR_MAX,
     MESSAGE_MAX,
     NAME_MAX,
@@ -22,9 +23,9 @@ from coordinatord.protocol.fields import (
     WINDOW_S_MAX,
     WORKERS_MAX,
 )
+from coordinatord.protocol.ip_addresses import Endpoint, parse_endpoint
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import duration, number, seconds
-from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
@@ -60,14 +61,26 @@ _NO = frozenset({"0", "false", "f", "no", "n"})
 """The values of torch's `RendezvousParameters.get_as_bool`."""
 
 
+def endpoint(text: str, least_port: int = 1) -> Endpoint:
+    """Parse one `HOST[:PORT]`, or a URL as a browser shows it: `https://HOST:PORT/`.
+
+    `least_port` is 0 if that port may stand for any free one.
+    """
+    plain = text.removeprefix("https://").removeprefix("http://").removesuffix("/")
+    found = parse_endpoint(plain, DEFAULT_PORT, least_port)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
+    return found
+
+
 def endpoints(text: str) -> tuple[Endpoint, ...]:
     """Parse `HOST[:PORT][,...]`; an IPv6 address with a port needs brackets."""
-    return tuple(read_endpoint(part.strip()) for part in text.split(","))
+    return tuple(endpoint(part.strip()) for part in text.split(","))
 
 
 def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
     """Parse the same by torchrun's rules: the text may be empty, and the port 0 stands for any free one."""
-    return tuple(read_endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
+    return tuple(endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
 
 
 def node_range(text: str) -> tuple[int, int]:

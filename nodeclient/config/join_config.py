@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
 from nodeclient.forkserver.eligibility import is_python, program_of

@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from coordinatord.protocol.http.api import DRAINED_BEFORE_MAX
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, duration, filled, folder
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import add_access_flags, add_coordinators, read_access

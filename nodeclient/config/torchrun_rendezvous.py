@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.text import clip, most_similar
 from coordinatord.runtime.settings import SettingsParser, joined, port
-from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.config import flag_values
 from nodeclient.config.join_config import DEFAULT_JOB
 
@@ -140,7 +140,7 @@ def _default_coordinators(parser: SettingsParser, given: argparse.Namespace, bac
     host = (given.master_addr or MASTER_ADDRESS).removeprefix("[").removesuffix("]")
     where = Endpoint(host, MASTER_PORT if given.master_port is None else given.master_port)
     try:
-        return (read_endpoint(str(where)),)
+        return (flag_values.endpoint(str(where)),)
     except argparse.ArgumentTypeError as error:
         parser.error(f"--master-addr and --master-port: {error}")
 

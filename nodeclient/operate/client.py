@@ -32,11 +32,11 @@ from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, ErrorAnswer, PageLinkBody
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import now
 from nodeclient.access.contact_points import ADDRESSES_MAX, STANDBY_STATUS, ContactPoint, addresses_of, leader_in
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import PROBE_WITHIN_S, AccessError, SecuredAttempt
 

@@ -15,11 +15,10 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 
-from coordinatord.protocol.ip_addresses import is_address
+from coordinatord.protocol.ip_addresses import Endpoint, is_address
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.early_signals import ENDING
 from coordinatord.runtime.tasks import Tasks, in_thread
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.up import UpConfig
 from nodeclient.core.fleet import Fleet
 from nodeclient.core.leaving import LeaveSignals

@@ -20,8 +20,8 @@ from msgspec import structs
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime import __version__, logs
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client

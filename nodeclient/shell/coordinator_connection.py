@@ -27,6 +27,7 @@ from msgspec import structs
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
@@ -51,7 +52,6 @@ from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import STANDBY_STATUS, ContactPoint, ContactPoints, addresses_of, leader_in
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongAccessError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway

@@ -26,11 +26,10 @@ from msgspec import structs
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.ip_addresses import is_loopback, plain_address
+from coordinatord.protocol.ip_addresses import Endpoint, is_loopback, plain_address
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
 from coordinatord.runtime.tasks import in_thread
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.host.addresses import interface_of

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import CheckResult
 from coordinatord.protocol.text import sized
 from coordinatord.runtime.tasks import in_thread
 from nodeclient.access.contact_points import addresses_of
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked

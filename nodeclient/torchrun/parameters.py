@@ -14,10 +14,10 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.utils.logging import get_logger
 
 from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.logs import level_number
 from coordinatord.runtime.settings import SettingsError, SettingsParser, seconds
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings, forget_variable
 from nodeclient.config.access_flags import PREFIX, add_access_flags, read_access
 from nodeclient.config.flag_values import address, endpoints, name

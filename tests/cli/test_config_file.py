@@ -12,9 +12,9 @@ import pytest
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import StateConfig
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.output.output_settings import ROTATIONS_KEPT, Rotation

@@ -30,10 +30,10 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.admin_requests import Request
 from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import WRITE_WITHIN_S
 from coordinatord.store.interface import Entry
-from nodeclient.access.endpoint import Endpoint
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from nodeclient.access.contact_points import ContactPoints
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, PAUSE_FIRST_S, REACH_WITHIN_S, pause_after
 
 if TYPE_CHECKING:  # hosts have one, and the world has hosts

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, ReuseOrder

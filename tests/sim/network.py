@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import Degraded, Desired, Join, Observed, Refused
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, REACH_WITHIN_S
 
 if TYPE_CHECKING:  # the world imports its network

@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import NoReturn
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import Goal, JobSpec, Join
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings

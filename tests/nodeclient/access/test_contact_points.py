@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from nodeclient.access.contact_points import (
     ADDRESSES_MAX,
     SUSPECT_S,
@@ -12,7 +13,6 @@ from nodeclient.access.contact_points import (
     addresses_of,
     leader_in,
 )
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.flag_values import endpoints
 
 H1, H2, H3 = endpoints("h1,h2,h3")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime.settings import SettingsError
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.flag_values import (
     endpoints,
     filter_words,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
-from nodeclient.access.endpoint import Endpoint
+from coordinatord.protocol.ip_addresses import Endpoint
 from nodeclient.access.keyring import CREDENTIAL, VARIABLE
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeclient.access.endpoint import Endpoint
+from coordinatord.protocol.ip_addresses import Endpoint
 from nodeclient.config.operate import CommandConfig, EventsConfig, ReportConfig, StatusConfig, Verb
 from nodeclient.config.parse import parse
 from tests.support.programs import BIN, run

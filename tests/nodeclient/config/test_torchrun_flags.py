@@ -12,8 +12,8 @@ import torch.distributed.argparse_util as of_torch
 from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime.settings import SettingsError, SettingsParser
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join_flags
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime.settings import SettingsError
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.config.up import UpConfig

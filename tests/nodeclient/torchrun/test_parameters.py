@@ -8,8 +8,8 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import JobSpec, Launcher
-from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import SecuredAttempt
 from nodeclient.torchrun.parameters import TorchrunConfig, read, with_torchrun_names
