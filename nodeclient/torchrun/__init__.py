@@ -2,8 +2,8 @@
 
 Every torchrun process is a node like any other: the pure `nodeclient.core` decides for it, and all its workers
 together count as one, which torchrun itself starts and ends. `parameters` parses torchrun's parameters, and replaces
-our flags in log lines by torchrun's. `membership` runs the session with the coordinator in a thread of its own, where
-`torchrun_node` is the shell of the agent. `stores` serves each round's store, and torchrun's agent calls `handler`.
+our flags in log lines by torchrun's. `membership` has the shell of the agent, which runs in a thread of its own.
+`stores` serves each round's store, and torchrun's agent calls `handler`.
 
 Every torchrun on a host with this package loads this file, even with other backends, and while torch's own rendezvous
 package is still being imported. So it imports nothing before the backend is chosen.

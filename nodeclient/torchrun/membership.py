@@ -1,27 +1,43 @@
-"""This torchrun process's membership in the job: connects torchrun's threads with the node, which runs in its own.
+"""This torchrun process's membership in the job: connects torchrun's threads with its node, in a thread of its own.
 
-All workers of this torchrun count as one, which lives from when torchrun gets a round until torchrun asks for the next
-one: torchrun reports nothing else about it. The node can ask only one thing of torchrun: to end its round. The
-attribute `round_over` says so, and torchrun's agent looks at it ten times a second (`num_nodes_waiting`).
+All workers of this torchrun count as one, with local rank 0, which lives from when torchrun gets a round until torchrun
+asks for the next one: torchrun reports nothing else about it. The node can ask only one thing of torchrun: to end its
+round. The attribute `round_over` says so, and torchrun's agent looks at it ten times a second (`num_nodes_waiting`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
+from functools import partial
 
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.core.effects import Exit, Start
+from coordinatord.protocol.messages import Desired, Goal, Join, NodeOffer, Phase, Report
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import effects, events
+from nodeclient.core.agent_settings import Settings
+from nodeclient.core.effects import Effect, Exit, Level, Start
+from nodeclient.core.events import Event
+from nodeclient.host.ports import listening_address
+from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.event_loop import run_node
-from nodeclient.torchrun.parameters import TorchrunConfig, logger
-from nodeclient.torchrun.torchrun_node import TorchrunNode
+from nodeclient.shell.master_probe import ProbeListener, probe_master
+from nodeclient.shell.participation import Participation
+from nodeclient.torchrun.parameters import TorchrunConfig, log, log_coordinator, logger, with_torchrun_names
 
 REMIND_S = 30.0
 """The interval of log lines of a process that waits for a round, which would otherwise look like a hang."""
+
+STOP_TIMEOUT_S = 35.0
+"""How long torchrun may take to end its workers: it kills them 30 s after SIGTERM, and has to poll first."""
+
+ROLE = "torchrun"
+"""The role of every such node: torchrun's agents assign the roles of their workers themselves."""
 
 
 class EndedError(OperationalError):
@@ -136,10 +152,7 @@ class Membership:
 
     def on_succeeded(self) -> None:
         """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
-        with self._changed:
-            round_, self._round, self._stage = self._round, None, TorchrunStage.SUCCEEDED
-        if round_ is not None:
-            self._post(lambda node: node.on_succeeded())
+        self._report(TorchrunStage.SUCCEEDED, lambda node: node.on_succeeded())
 
     def wait_until_over(self, timeout_s: float) -> bool:
         """Wait until the round or the membership is over; return whether it is."""
@@ -148,10 +161,7 @@ class Membership:
 
     def fail(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
-        with self._changed:
-            round_, self._round, self._stage = self._round, None, TorchrunStage.GONE
-        if round_ is not None:
-            self._post(lambda node: node.fail(why))
+        self._report(TorchrunStage.GONE, lambda node: node.fail(why))
 
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
@@ -179,11 +189,15 @@ class Membership:
     def _report_dead_workers(self, why_failed: str) -> None:
         """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
-            if self._stage is TorchrunStage.OFFERED:  # no worker of this round was started yet
-                return
-            round_, self._round, self._stage = self._round, None, TorchrunStage.WAITING
-        if round_ is not None:
-            self._post(lambda node: node.on_ended(why_failed))
+            if self._stage is not TorchrunStage.OFFERED:  # otherwise no worker of this round was started yet
+                self._report(TorchrunStage.WAITING, lambda node: node.on_ended(why_failed))
+
+    def _report(self, stage: TorchrunStage, report: Callable[[TorchrunNode], None]) -> None:
+        """Enter a stage without a round, and report to the node how the round ended, if there was one."""
+        with self._changed:
+            round_, self._round, self._stage = self._round, None, stage
+            if round_ is not None:
+                self._post(report)
 
     def _post(self, call: Callable[[TorchrunNode], None]) -> None:
         if self._loop is not None and self._node is not None:
@@ -249,3 +263,164 @@ def _ending(error: Exception) -> Exit:
     text = "a bug of the rendezvous backend coordinatord"
     logger.error(text, exc_info=error)
     return Exit(ExitCode.INTERNAL, f"{text}: {error!r}")
+
+
+class TorchrunNode:
+    """One torchrun process as a node: it carries out what the agent decides, as `nodeclient.shell.node` does elsewhere.
+
+    torchrun starts and ends the workers. This node tells torchrun of a round and of its end, by `membership`, and hears
+    of the workers from it. Make it in the running loop of the membership's thread. Raises `OSError` without a port.
+    """
+
+    def __init__(self, config: TorchrunConfig, membership: Membership) -> None:
+        self._config = config
+        self._membership = membership
+        self._tasks = Tasks()
+        offer = partial(
+            NodeOffer,
+            workers=1,
+            role=ROLE,
+            topology="",
+            group_rank=None,
+            advertise_address=config.advertise_address,
+            join_timeout_s=config.join_timeout_s,
+            stop_timeout_s=STOP_TIMEOUT_S,
+        )
+        self._participation = Participation(
+            # torchrun takes as long to end its workers in an unplanned stop as in a planned one, and kills them itself.
+            Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, abort_timeout_s=STOP_TIMEOUT_S, kills=False),
+            partial(Join, job=config.job, node=config.node, spec=config.spec),
+            offer,
+            ProbeListener(config.node, listening_address(config.advertise_address, standalone=False)),
+            partial(CoordinatorConnection, config.coordinators, config.access, submit=self._receive),
+            self._carry_out,
+            self._tasks.fail,
+        )
+        self._succeeded: tuple[str, int] | None = None
+        """The run and the round in which all of torchrun's workers succeeded."""
+        self._leaving = False
+        self._own_exit: Exit | None = None
+        """How this node ends if torchrun cannot take part in its round."""
+
+    async def run(self) -> Exit:
+        """Take part in the job until it is over for this node."""
+        if self._config.remark:
+            log(self._config.job, Level.INFO, self._config.remark)
+        try:
+            self._submit(events.SearchBegan())
+            self._tasks.spawn(self._participation.session.run(), name="session")
+            return await self._tasks.guard(self._participation.ended)
+        finally:
+            await self._tasks.cancel()
+            self._participation.close()
+
+    # Calls of `Membership`
+
+    def on_started(self) -> None:
+        """Record that torchrun starts the workers of its round."""
+        if self._participation.agent.phase is Phase.STARTING:  # otherwise the round is over already
+            self._submit(events.WorkersStarted())
+
+    def on_ended(self, why_failed: str) -> None:
+        """Record that torchrun's workers are dead. If nobody asked for that, one has failed, for `why_failed`."""
+        exit_code = 0 if self._participation.agent.phase is Phase.STOPPING else 1
+        self._submit(events.WorkerExited(0, exit_code, events.Diagnosis(pid=os.getpid(), message=why_failed)))
+
+    def on_succeeded(self) -> None:
+        """Record that torchrun's workers all succeeded."""
+        is_in_time = self._participation.agent.phase is not Phase.STOPPING
+        self._submit(events.WorkerExited(0, 0, events.Diagnosis(pid=os.getpid())))
+        if is_in_time:
+            self._succeeded = (self._participation.agent.run, self._participation.agent.round)
+        else:
+            self._leave_by_itself()  # the round ends anyway, and torchrun cannot take part in the next one
+
+    def fail(self, why: str) -> None:
+        """Leave because torchrun cannot take part in its round."""
+        self._fail(events.StartFailed(local_rank=0, exit_code=ExitCode.UNAVAILABLE, message=why), why)
+
+    def leave(self) -> None:
+        """Leave the job; further calls do nothing."""
+        if not self._leaving:
+            self._leaving = True
+            self._submit(events.LeaveRequested(signum=0))
+
+    def end(self) -> None:
+        """End `run` in any case."""
+        self._participation.end(Exit(ExitCode.OK, "this torchrun has left the job"))
+
+    # Events
+
+    def _submit(self, event: Event) -> None:
+        self._participation.events.submit(event)
+
+    def _receive(self, event: Event) -> None:
+        self._submit(event)
+        if isinstance(event, events.DesiredReceived):
+            self._leave_if_done(event.desired)
+
+    def _leave_if_done(self, desired: Desired) -> None:
+        """Leave if torchrun has succeeded and its round ends before the job does: torchrun cannot start again."""
+        is_same_round = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
+        if self._succeeded and desired.goal is not Goal.EXIT and not is_same_round:
+            self._leave_by_itself()
+
+    def _leave_by_itself(self) -> None:
+        """Leave before torchrun asks for it: its workers have succeeded, and it waits in its exit barrier."""
+        self._membership.end_round()  # which lets it out of the barrier
+        self.leave()
+
+    # Effects
+
+    def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
+        """Carry out an effect. None of them is about health, kept state or reused workers: `Settings` asks for none."""
+        job = self._config.job
+        match effect:
+            case effects.Probe():
+                self._tasks.spawn(self._probe(effect), name="probe")
+            case Start():
+                self._membership.begin_round(effect)
+            case effects.Terminate():
+                if self._membership.end_round():
+                    self._submit(events.WorkerExited(0, 0, events.Diagnosis(pid=os.getpid())))
+            case effects.Kill():
+                log(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
+            case effects.Sweep():
+                # torchrun ends its processes itself, so only the port is renewed.
+                self._submit(events.Swept(self._participation.renew_port()))
+            case effects.SendObserved(observed):
+                self._participation.session.send(observed)
+            case effects.Reconnect(reason):
+                self._participation.session.close(reason)
+            case effects.Notice(_, text, "connected"):  # logged even if torch logs only warnings
+                log_coordinator(job, text)
+            case effects.Notice(level, text, _):
+                # torchrun itself has reported already that its workers ended.
+                log(job, Level.INFO if isinstance(event, events.WorkerExited) else level, text)
+            case effects.Show(report):
+                self._show(report)
+            case effects.Waiting(reason):
+                self._membership.on_waiting(with_torchrun_names(reason))
+                log(job, Level.INFO, reason)  # `log` replaces the names itself
+            case Exit():
+                self._participation.end(self._own_exit or effect)
+
+    async def _probe(self, probe: effects.Probe) -> None:
+        event = await probe_master(probe)
+        agent = self._participation.agent
+        is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
+        if isinstance(event, events.Unreached) and is_current:
+            # The probe would fail again in the next round, and torchrun has no budget to end that.
+            self._fail(event, event.message)
+        else:
+            self._submit(event)
+
+    def _show(self, report: Report) -> None:
+        if report.node != self._config.node:  # torchrun itself shows the failures of its own workers
+            text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
+            log(self._config.job, Level.WARNING, text)
+
+    def _fail(self, event: Event, why: str) -> None:
+        self._own_exit = Exit(ExitCode.UNAVAILABLE, why)
+        self._submit(event)
+        self.leave()
