@@ -169,7 +169,7 @@ class CommandConfig(OperatorConfig, frozen=True):
 class CheckConfig(OperatorConfig, frozen=True):
     """All settings of `nodeclient check`."""
 
-    MODULE = "shell.host_check"
+    MODULE = "shell.host_programs"
     json: bool
     folders: tuple[Path, ...]
     """Directories that need space."""

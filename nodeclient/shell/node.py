@@ -37,8 +37,7 @@ from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import EmbeddedCoordinator
-from nodeclient.shell.host_check import HostCheck
-from nodeclient.shell.host_programs import HostPrograms
+from nodeclient.shell.host_programs import HostCheck, HostPrograms
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation

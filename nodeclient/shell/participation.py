@@ -12,14 +12,16 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, NodeOffer, Observed
 from coordinatord.runtime import __version__
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
+from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.timers import DeadlineTimer
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -29,6 +31,8 @@ from nodeclient.host.addresses import host_id, routable_address
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener
+
+Result = TypeVar("Result")
 
 ROUNDS_RESERVED = 2
 """How many rounds' ports are reserved at once: that of the present or next round, and the one before."""
@@ -157,3 +161,21 @@ class Participation:
             age_s=min(now - self._began_at, DURATION_S_MAX),
             awaits_own=self.agent.awaits_own(now),
         )
+
+
+class NodeLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, except that look-ups of names have threads of their own, so that none delays its end.
+
+    A look-up may hang for half a minute. In asyncio's executor it would delay the end of the program, and the work that
+    waits for a free thread there, such as ending processes.
+    """
+
+    async def getaddrinfo(self, host: Any, port: Any, **hints: Any) -> Any:
+        """Look up a name, as `socket.getaddrinfo` does. Raises `OSError` and `UnicodeError`."""
+        return await in_thread(partial(socket.getaddrinfo, host, port, **hints), "names")
+
+
+def run_node(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a node to its end, as `asyncio.run` does, in this thread."""
+    with asyncio.Runner(loop_factory=NodeLoop) as runner:
+        return runner.run(main)

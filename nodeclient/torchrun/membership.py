@@ -25,9 +25,8 @@ from nodeclient.core.effects import Effect, Exit, Level, Start
 from nodeclient.core.events import Event
 from nodeclient.host.ports import listening_address
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
-from nodeclient.shell.event_loop import run_node
 from nodeclient.shell.master_probe import ProbeListener, probe_master
-from nodeclient.shell.participation import Participation
+from nodeclient.shell.participation import Participation, run_node
 from nodeclient.torchrun.parameters import TorchrunConfig, log, log_coordinator, logger, with_torchrun_names
 
 REMIND_S = 30.0

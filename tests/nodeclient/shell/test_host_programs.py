@@ -12,8 +12,7 @@ import pytest
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.core.events import HealthChecked, PairTested
-from nodeclient.shell.host_check import HostCheck
-from nodeclient.shell.host_programs import HostPrograms
+from nodeclient.shell.host_programs import HostCheck, HostPrograms
 from nodeclient.workers.process_tree import marked
 from nodeclient.workers.spawn import WorkerCommand
 
