@@ -139,14 +139,18 @@ def test_what_torchrun_says_of_workers_is_said_in_the_same_words() -> None:
 
 def test_what_is_to_be_done_with_the_output() -> None:
     flags = ("--log-dir", "/logs", "-r", "1", "-t", "0:3,12:1", "--local-ranks-filter", "0,12")
-    more = ("--duplicate-stdout-filters", "a,b,,c", "--log-rotate", "100MB", "--log-rotations-kept", "2")
-    assert join("--coord", "h", *flags, *more, TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${rank}]").output == (
+    filters = ("--duplicate-stdout-filters", "a,b,,c", "--duplicate-stderr-filters", "Error")
+    rotation = ("--log-rotate", "100MB", "--log-rotations-kept", "2")
+    assert join(
+        "--coord", "h", *flags, *filters, *rotation, TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[${rank}]"
+    ).output == (
         OutputSettings(
             log_dir=Path("/logs"),
             redirects=Choice(Streams.STDOUT),
             tee=Choice(by_local_rank={0: Streams.BOTH, 12: Streams.STDOUT}),
             terminal_ranks=frozenset({0, 12}),
             stdout_filters=("a", "b,c"),
+            stderr_filters=("Error",),
             prefix="[${rank}]",
             rotation=Rotation(100_000_000, 2),
         )

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,11 @@ import torch.distributed.argparse_util as of_torch
 from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
-from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.runtime.settings import SettingsError, SettingsParser
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join_flags
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.config.torchrun_rendezvous import CONF_KEYS
-from nodeclient.output.output_settings import Choice, Streams
 from tests.support.source import ROOT
 
 pytestmark = pytest.mark.slow
@@ -78,35 +75,6 @@ VALUES = {
     "shutdown_timeout": "77",
 }
 """One for each flag that takes any; other ones than the default."""
-
-EFFECTS: dict[str, dict[str, object]] = {
-    "nproc_per_node": {"workers": 3},
-    "rdzv_endpoint": {"coordinators": (Endpoint("10.0.0.2", 5),)},
-    "rdzv_id": {"job": "cifar"},
-    "rdzv_conf": {"join_timeout_s": 7.0},
-    "standalone": {"standalone": True, "coordinators": ()},
-    "role": {"role": "trainer"},
-    "node_rank": {"group_rank": 1},
-    "local_addr": {"advertise_address": "127.0.0.9"},
-    "numa_binding": {"numa": "socket"},
-    "signals_to_handle": {"signals": (signal.SIGTERM, signal.SIGUSR1)},
-    "shutdown_timeout": {"stop_timeout_s": 77.0, "abort_timeout_s": 77.0},
-    "virtual_local_rank": {"virtual_local_rank": True},
-    "rdzv_backend": {"standalone": True},
-    "master_addr": {"coordinators": (Endpoint("10.0.0.3", 29500),), "own_coordinator": True},
-    "master_port": {"coordinators": (Endpoint("127.0.0.1", 1234),), "own_coordinator": True},
-}
-"""The effects of some flags on the settings; the others only need to have some effect."""
-
-OUTPUT_EFFECTS: dict[str, dict[str, object]] = {
-    "log_dir": {"log_dir": Path("/elsewhere")},
-    "redirects": {"redirects": Choice(Streams.BOTH)},
-    "tee": {"tee": Choice(by_local_rank={0: Streams.STDOUT, 1: Streams.BOTH})},
-    "log_line_prefix_template": {"prefix": "${hostname}:${rank}: "},
-    "local_ranks_filter": {"terminal_ranks": frozenset({0, 1})},
-    "duplicate_stdout_filters": {"stdout_filters": ("apple,pie", "orange")},
-    "duplicate_stderr_filters": {"stderr_filters": ("Error",)},
-}
 
 WITHOUT_EFFECT = {"monitor_interval", "start_method", "event_log_handler"}
 
@@ -186,17 +154,10 @@ def test_every_spelling_of_every_flag_of_torchrun_is_understood(
 
 
 @each_flag_but(*REFUSED, *ENDS)
-def test_a_flag_has_the_effect_that_it_is_listed_with(action: argparse.Action) -> None:
+def test_a_flag_has_an_effect_unless_it_is_listed_with_none(action: argparse.Action) -> None:
     flags = base(action.dest)
     before, after = read("run", *flags), read("run", *flags, *given(action, action.option_strings[0]))
-    if action.dest in WITHOUT_EFFECT:
-        assert after == before
-        return
-    assert after != before
-    for field, value in EFFECTS.get(action.dest, {}).items():
-        assert getattr(after, field) == value
-    for field, value in OUTPUT_EFFECTS.get(action.dest, {}).items():
-        assert getattr(after.output, field) == value
+    assert (after == before) is (action.dest in WITHOUT_EFFECT), "tests without torch say which effect"
 
 
 @each_flag_but(*REFUSED)
@@ -221,15 +182,6 @@ def test_a_flag_has_torchruns_default(action: argparse.Action) -> None:
         assert silent.group_rank is None
     else:
         assert said == silent
-
-
-def test_switches_are_off_by_default() -> None:
-    for _, action in FLAGS:
-        assert action.nargs != 0 or action.default is False
-    config = read("run", *base(""))
-    assert not config.standalone
-    assert not config.virtual_local_rank
-    assert "-m" not in config.command
 
 
 @pytest.mark.parametrize("variable", ["PET_STANDALONE", "PET_MODULE", "PET_VIRTUAL_LOCAL_RANK"])

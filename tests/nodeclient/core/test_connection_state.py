@@ -21,7 +21,7 @@ from coordinatord.protocol.messages import (
 from coordinatord.protocol.news import Mark, marked
 from coordinatord.protocol.pair_messages import PairResult
 from nodeclient.core.connection_state import ConnectionState
-from nodeclient.core.effects import Waiting
+from nodeclient.core.effects import Notice, Waiting
 from nodeclient.core.events import TurnedAway
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import a_failure, an_observed
@@ -70,3 +70,10 @@ def test_a_node_whose_token_may_become_right_says_how_long_that_takes_at_most() 
     assert bench.last(Waiting).until == bench.now + 4.0
     bench.close("Connection refused")
     assert bench.last(Waiting).until == bench.now + SETTINGS.join_timeout_s
+
+
+def test_reasons_that_are_never_the_same_do_not_fill_a_log() -> None:
+    bench = Bench()
+    for number in range(1000):
+        bench.close(f"error {number}")
+    assert bench.count(Notice) + bench.count(Waiting) < 100

@@ -1,10 +1,12 @@
-"""What a node reports of a write to the disk, as the write and the coordinator's order go on."""
+"""What a node reports of a write to the disk, and which steps it deletes there."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import PersistOrder, PersistState, WantedParts
-from nodeclient.core.persist_attempt import PersistAttempt, Stage
+from nodeclient.core.persist_attempt import PersistAttempt, Stage, StepOnDisk, steps_to_delete
 
 PART = WantedParts(0, 1, big=True, small=True)
 
@@ -75,3 +77,19 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
 def test_only_another_step_or_other_parts_are_other_work(run: str, order: PersistOrder, *, same: bool) -> None:
     assert PersistAttempt("r-1", WRITE).is_for(run, order) is same
     assert PersistAttempt("r-1", COMMIT).is_for(run, order) is same
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=8),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 5), max_size=2).map(tuple),
+)
+def test_enough_newer_steps_of_use_stay_for_each_that_goes(
+    found: list[tuple[int, bool]], keep: int, stays: tuple[int, ...]
+) -> None:
+    steps = [StepOnDisk(serial, f"folder-{number}", usable) for number, (serial, usable) in enumerate(found)]
+    gone = steps_to_delete(steps, keep, stays)
+    stay = [step for step in steps if step.folder not in gone]
+    for step in steps:
+        newer = [other for other in stay if other.usable and other.serial > step.serial]
+        assert (step.folder in gone) == (len(newer) >= keep and step.serial not in stays)

@@ -1,9 +1,11 @@
-"""A node's report of a failure, and its display of the root cause that it receives."""
+"""What a node reports of a failure, of the ends of its workers, and of the time since then."""
 
 import pytest
 from msgspec.structs import replace
 
+from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Follower, Goal, LastOutput, Phase
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import LOST_PEER, a_diagnosis, an_assignment
@@ -153,3 +155,28 @@ def test_what_the_first_worker_that_exited_with_0_wrote_is_reported_once_the_rou
     assert [ended.output for ended in bench.observed.ended] == [said, None]
     bench.receive(Goal.RUN, round=2, assignment=an_assignment())
     assert bench.observed.ended == ()
+
+
+def test_a_failure_is_reported_with_its_age_which_stays_legal_however_old_it_is() -> None:
+    bench = Bench().running()
+    bench.exited(1, -9)
+    bench.advance(ABORT_TIMEOUT_S)
+    bench.exited(0, -9)
+    bench.now += 0.5
+    bench.swept()
+    for age_s in (ABORT_TIMEOUT_S + 0.5, DURATION_S_MAX):
+        assert bench.failure.age_s == age_s
+        bench.now += 2.0 * DURATION_S_MAX
+
+
+def test_a_node_that_comes_back_says_for_how_long_it_has_had_no_workers() -> None:
+    bench = Bench().running(outage_grace_s=7.0)
+    bench.close()
+    bench.advance(9.0)
+    assert bench.observed.idle_s == 0.0, "they are ending"
+    bench.all_exited(-15)
+    bench.swept()
+    bench.now += 4.0
+    assert (bench.observed.phase, bench.observed.idle_s) == (Phase.STOPPED, 4.0)
+    bench.now += 2 * DURATION_S_MAX
+    assert bench.observed.idle_s == DURATION_S_MAX
