@@ -326,11 +326,10 @@ class CoordinatorConnection:
         If the token that let the node in last is denied, try again with another one. If the coordinator has no TLS, try
         again in the clear where that is allowed. Raises `AccessError`, and errors of connections.
         """
-        coordinator = contact.coordinator
         attempts = self._attempts
-        attempt = await attempts.prepare(coordinator)
+        attempt = await attempts.prepare(contact.coordinator)
         try:
-            return await self._run_session(_CoordinatorSession(self, coordinator, version, attempt), contact)
+            return await self._run_session(_CoordinatorSession(self, contact, version, attempt))
         except (HandshakeError, OSError) as error:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
@@ -343,20 +342,17 @@ class CoordinatorConnection:
             may_have_no_tls = attempts.settings.plaintext_allowed and not attempts.settings.is_given
             if not may_have_no_tls or not isinstance(problem, PlaintextError):
                 raise problem from error
-        in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
-        session = _CoordinatorSession(self, coordinator, version, in_the_clear)
-        return await self._run_session(session, contact, token_unused=True)
+        in_the_clear = SecuredAttempt(INSECURE_ACCESS, contact.coordinator, Role.JOIN)
+        return await self._run_session(_CoordinatorSession(self, contact, version, in_the_clear), token_unused=True)
 
-    async def _run_session(
-        self, session: _CoordinatorSession, contact: ContactPoint, *, token_unused: bool = False
-    ) -> str | Refused:
+    async def _run_session(self, session: _CoordinatorSession, *, token_unused: bool = False) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
         With `token_unused`, warn the user that the session is in the clear although a token was found here, unless
         this process has started the coordinator.
         """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
-        host = session.coordinator.host
+        contact, coordinator = session.contact, session.contact.coordinator
         try:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.is_only_one else REACH_WITHIN_S) as patience:
 
@@ -370,15 +366,15 @@ class CoordinatorConnection:
 
                 await loop.create_connection(
                     reached,
-                    contact.address or host,
-                    session.coordinator.port,
+                    contact.address or coordinator.host,
+                    coordinator.port,
                     ssl=tls,
-                    server_hostname=None if tls is None else host,
+                    server_hostname=None if tls is None else coordinator.host,
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
-            if token_unused and not self.is_child(session.coordinator):
-                log.warning(UNPROVEN, session.coordinator, extra=fields("unproven_coordinator"))
+            if token_unused and not self.is_child(coordinator):
+                log.warning(UNPROVEN, coordinator, extra=fields("unproven_coordinator"))
             await session.lost.wait()
         finally:
             self._session = None
@@ -395,7 +391,7 @@ class CoordinatorConnection:
         """Send the first message of a session that is open now."""
         self._session = session
         session.put(encode(structs.replace(self._make_join(), version=session.version), session.version))
-        self._submit(SessionOpened(str(session.coordinator)))
+        self._submit(SessionOpened(str(session.contact.coordinator)))
 
     def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
         """Hand a message to the node; return why it ends the session, None if it does not."""
@@ -416,7 +412,7 @@ class CoordinatorConnection:
                 self._read(received, session.answer)
             case Desired() | Degraded():
                 self._result.let_in, self._attempts.proven = True, session.attempt.sent_token
-                self._addresses.remember(session.coordinator, session.address)
+                self._addresses.remember(session.contact.coordinator, session.address)
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
@@ -427,12 +423,12 @@ class _CoordinatorSession(WebSocketClient):
     """One connection to a coordinator."""
 
     def __init__(
-        self, owner: CoordinatorConnection, coordinator: Endpoint, version: int, attempt: SecuredAttempt
+        self, owner: CoordinatorConnection, contact: ContactPoint, version: int, attempt: SecuredAttempt
     ) -> None:
-        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, owner.close_timeouts)
+        super().__init__(str(contact.coordinator), SESSION_PATH, FRAME_BYTES_MAX, owner.close_timeouts)
         self._owner = owner
         self.attempt = attempt
-        self.coordinator = coordinator
+        self.contact = contact
         self.version = version
         self.address = ""
         """The address of the coordinator, once the session is open."""
