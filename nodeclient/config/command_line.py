@@ -6,7 +6,7 @@ So the flags of a subcommand are in a module of their own, which `parse` imports
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ class CommandLine(Struct, Generic[Settings], frozen=True):
     add_flags: Callable[[SettingsParser], None]
     read: Callable[[SettingsParser, argparse.Namespace], Settings]
     """Makes the settings. Raises `SettingsError`."""
-    explain: Callable[[str], str | None] = lambda _: None
-    """Returns a hint about an unknown flag, if there is any."""
+    hints: Mapping[str, str] = {}
+    """Hints about flags that it lacks: another name or place."""
     env_prefix: str = "NODECLIENT"
     """The beginning of the names of the flags' environment variables."""

@@ -41,7 +41,12 @@ TORCHRUN_FLAGS = {
 """Flags of torchrun, and their replacements here."""
 
 MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all nodes"}
-"""Former flags of ours."""
+"""Former flags of ours, and the hints about them."""
+
+HINTS = MOVED | {
+    flag: f"what torchrun calls {flag} is here {ours}; or see nodeclient run" for flag, ours in TORCHRUN_FLAGS.items()
+}
+"""The hints about flags that `nodeclient join` lacks."""
 
 
 def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bool = True) -> None:
@@ -92,11 +97,4 @@ def _read_join(parser: SettingsParser, given: argparse.Namespace) -> JoinConfig:
     return join_config(parser, given, FrontEnd(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED))
 
 
-def explain(flag: str) -> str | None:
-    """Return a hint about a flag that `nodeclient join` lacks: another name or place. None if it has none."""
-    if flag in TORCHRUN_FLAGS:
-        return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
-    return MOVED.get(flag)
-
-
-COMMAND_LINES = {"join": CommandLine(add_join_flags, _read_join, explain)}
+COMMAND_LINES = {"join": CommandLine(add_join_flags, _read_join, HINTS)}

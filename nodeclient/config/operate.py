@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -232,10 +232,10 @@ def _add_logs(parser: SettingsParser) -> None:
     parser.add_setting("--follow -f", "go on as more is written, also in later rounds")
 
 
-def _explain_logs(flag: str) -> str | None:
-    if flag in {"--since", "--since-time", "--until", "--timestamps"}:
-        return "the files have no times: --last says how much, and nodeclient events --since has what happened when"
-    return None
+_LOGS_HINTS = dict.fromkeys(
+    ("--since", "--since-time", "--until", "--timestamps"),
+    "the files have no times: --last says how much, and nodeclient events --since has what happened when",
+)
 
 
 def _add_stacks(parser: SettingsParser) -> None:
@@ -345,7 +345,7 @@ def _log_end(text: str) -> LogEnd:
 def _line(
     add_flags: Callable[[SettingsParser], None],
     read: Callable[[SettingsParser, argparse.Namespace], OperatorConfig],
-    explain: Callable[[str], str | None] = lambda _: None,
+    hints: Mapping[str, str] = {},
     *,
     json: str = "",
     job: str = "",
@@ -366,7 +366,7 @@ def _line(
         add_coordinators(parser, required=needs_coordinator, dest="coordinators")
         add_access_flags(parser)
 
-    return CommandLine(add, read, explain)
+    return CommandLine(add, read, hints)
 
 
 _JSON = "print JSON, for programs"
@@ -378,7 +378,7 @@ _EVENTS_JOB = "only events of this job (default: of all jobs)"
 COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayConfig]] = {
     "status": _line(_add_status, partial(_read, StatusConfig), json=_JSON, job="only this one"),
     "events": _line(_add_events, partial(_read, EventsConfig), json=_JSON_LINES, job=_EVENTS_JOB),
-    "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs, json=_JSON_LINES, job=ONLY_JOB),
+    "logs": _line(_add_logs, partial(_read, LogsConfig), _LOGS_HINTS, json=_JSON_LINES, job=ONLY_JOB),
     "stacks": _line(_add_stacks, _read_stacks, json=_JSON, job=ONLY_LIVE_JOB, needs_coordinator=False),
     "report": _line(lambda _: None, partial(_read, ReportConfig), json=_JSON_REPORT, job=ONLY_JOB),
     "preflight": _line(_add_reason_and_dry_run, partial(_read, PreflightConfig), json=_JSON, job=ONLY_LIVE_JOB),

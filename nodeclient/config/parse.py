@@ -239,7 +239,7 @@ def _flag_in_command(given: argparse.Namespace, arguments: Sequence[str]) -> lis
 def _explain_unknown(parser: SettingsParser, chosen: CommandLine[Config], unknown: Sequence[str]) -> str:
     flag = unknown[0].partition("=")[0].replace("_", "-")
     problem = f"not understood: {' '.join(unknown)}"
-    if hint := chosen.explain(flag):
-        return f"{problem}; {hint}"
+    if flag in chosen.hints:
+        return f"{problem}; {chosen.hints[flag]}"
     nearest = parser.nearest(flag) if flag.startswith("--") else None
     return f"{problem}; did you mean {nearest}?" if nearest else problem

@@ -126,11 +126,6 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace) -> JoinConfig:
     return join_config(parser, given, front_end)
 
 
-def explain(flag: str) -> str | None:
-    """Return a hint about a flag that `nodeclient run` lacks; None if no other command has it."""
-    return {**MOVED, "--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}.get(flag)
-
-
 def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Rendezvous) -> None:
     """Translate torchrun's flags into those of `nodeclient join`. If both are given, ours win."""
     given.coord = rendezvous.coordinators
@@ -206,7 +201,9 @@ def _local_rank_flag(given: argparse.Namespace) -> str:
     return "--local_rank" if has_old_only else "--local-rank"
 
 
+RUN_HINTS = MOVED | {"--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}
+
 COMMAND_LINES = {
-    "run": CommandLine(_add_run, _read_run, explain, env_prefix="PET"),
-    "launch": CommandLine(_add_launch, _read_run, explain, env_prefix="PET"),
+    "run": CommandLine(_add_run, _read_run, RUN_HINTS, env_prefix="PET"),
+    "launch": CommandLine(_add_launch, _read_run, MOVED, env_prefix="PET"),
 }

@@ -18,7 +18,7 @@ from coordinatord.runtime.settings import SettingsParser, filled, folder, joined
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.command_line import CommandLine
-from nodeclient.config.join import UNNAMED, add_join_flags, explain
+from nodeclient.config.join import HINTS, UNNAMED, add_join_flags
 from nodeclient.config.join_config import DEFAULT_JOB
 from nodeclient.config.operate import OperatorConfig
 
@@ -189,8 +189,6 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace) -> UpConfig:
     )
 
 
-def _explain(flag: str) -> str | None:
-    return f"{flag} is for one node, and up starts several" if flag in _OF_ONE_NODE else explain(flag)
+_HINTS = HINTS | {flag: f"{flag} is for one node, and up starts several" for flag in _OF_ONE_NODE}
 
-
-COMMAND_LINES = {"up": CommandLine(_add_up_flags, _read_up, _explain)}
+COMMAND_LINES = {"up": CommandLine(_add_up_flags, _read_up, _HINTS)}
