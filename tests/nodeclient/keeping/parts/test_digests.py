@@ -9,8 +9,7 @@ from threading import Event
 
 import pytest
 
-from nodeclient.keeping.parts.digests import Digests, is_comparable
-from nodeclient.keeping.parts.place_digests import digests_of
+from nodeclient.keeping.parts.digests import Digests, digests_of, is_comparable
 from workerlib.contract.arena import CHOSEN, CONTROL_WORDS, Commit, Place
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 
