@@ -25,8 +25,8 @@ from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig, command_digest
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
+from nodeclient.host.capacity import memory
 from nodeclient.host.devices import THIS_HOST, WorkersPerNodeError, workers_per_node
-from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import Choice, OutputSettings, Rotation

@@ -19,10 +19,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from coordinatord.protocol.text import sized
-from nodeclient.host.control_groups import control_groups
+from nodeclient.host.capacity import control_groups, limit_of, memory_and_swap
 from nodeclient.host.devices import Host
 from nodeclient.host.kernel_log import KMSG, read_records
-from nodeclient.host.memory import limit_of, memory_and_swap
 from nodeclient.host.process_state import read_if_there
 
 _COUNTERS = ("memory.events", "memory.oom_control")

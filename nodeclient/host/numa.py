@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
+from coordinatord.protocol.text import spans
+from nodeclient.host.capacity import allowed_cpus
 from nodeclient.host.devices import THIS_HOST, Gpu, Host, visible_gpus
-from nodeclient.host.process_state import read_number
+from nodeclient.host.process_state import read_if_there, read_number
 
 UNKNOWN = -1
 """The kernel's value for a device of an unknown NUMA node. Torch takes it for node 0, and binds all workers there."""
@@ -150,6 +151,27 @@ def _node_of(gpu: Gpu, nodes: Mapping[int, frozenset[int]], host: Host) -> int:
         return UNKNOWN
     node = read_number(host.system / "bus/pci/devices" / gpu.pci_address / "numa_node")
     return UNKNOWN if node is None else node
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Parse a list of the kernel: `0-3,8`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Format a list as the kernel does."""
+    return ",".join(spans(sorted(cpus)))
+
+
+def core_of(cpu: int, host: Host) -> int:
+    """Return the first CPU of a CPU's physical core; the CPU itself if the kernel does not describe it."""
+    siblings = read_if_there(host.system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return min(parse_cpus(siblings), default=cpu)
 
 
 def _socket(cpus: Iterable[int], host: Host) -> int | None:

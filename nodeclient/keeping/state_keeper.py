@@ -27,8 +27,8 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects, kept_groups, notices
 from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
+from nodeclient.host.capacity import memory
 from nodeclient.host.devices import Host
-from nodeclient.host.memory import memory
 from nodeclient.keeping.copier import Copier
 from nodeclient.keeping.disk.complaints import Notify
 from nodeclient.keeping.disk.known_steps import KnownSteps

@@ -18,9 +18,9 @@ from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.addresses import interface_towards
-from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
+from nodeclient.host.capacity import allowed_cpus, cpu_quota
 from nodeclient.host.devices import Host
-from nodeclient.host.numa import bindings
+from nodeclient.host.numa import bindings, core_of, format_cpus
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO, WorkerCommand
 from workerlib.contract import env

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.host.cpus import format_cpus
 from nodeclient.host.devices import Host
+from nodeclient.host.numa import format_cpus
 
 
 @dataclass(frozen=True)

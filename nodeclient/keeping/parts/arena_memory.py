@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.host.memory import address_space_left
+from nodeclient.host.capacity import address_space_left
 from nodeclient.workers import syscalls
 from workerlib.contract.arena import MEMORY_NAME, Arena, ArenaSizes
 

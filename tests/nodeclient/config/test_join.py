@@ -29,8 +29,8 @@ from nodeclient.config.flag_values import (
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import StatusConfig
 from nodeclient.config.parse import parse
+from nodeclient.host.capacity import memory
 from nodeclient.host.devices import Host
-from nodeclient.host.memory import memory
 from nodeclient.output.output_settings import Choice, OutputSettings, Rotation, Streams
 from tests.support.builders import given_spec
 from workerlib.contract.env import DIGESTS

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodeclient.host.devices import Gpu, Host, visible_gpus
-from nodeclient.host.numa import CHOICES, BindingError, bindings
+from nodeclient.host.numa import CHOICES, BindingError, bindings, core_of, format_cpus, parse_cpus
 from tests.support.machines import Machine, compile_c, gpu_address, write
 from tests.support.sick_gpus import NVML
 
@@ -25,6 +25,28 @@ EIGHT_GPUS = Machine(sockets=2, cores_per_complex=16, gpu_nodes=(0, 0, 0, 0, 1, 
 def bind(choice: str, machine: Machine, workers: int, root: Path, **environ: str) -> tuple[frozenset[int], ...]:
     """Bind workers on a machine of which all CPUs may be used."""
     return bindings(choice, workers, environ, machine.build(root), machine.cpus)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("", set()), ("0,2-2", {0, 2})]
+)
+def test_a_list_is_read_as_the_kernel_writes_it(text: str, cpus: set[int]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+@given(st.frozensets(st.integers(0, 40)))
+def test_what_is_written_is_read_back(cpus: frozenset[int]) -> None:
+    assert parse_cpus(format_cpus(cpus)) == cpus
+
+
+def test_what_is_in_a_row_is_written_as_a_range() -> None:
+    assert format_cpus({8, 0, 2, 1, 11, 10}) == "0-2,8,10-11"
+
+
+def test_the_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
+    host = Machine(cores_per_complex=2, threads_per_core=2).build(tmp_path)
+    assert [core_of(cpu, host) for cpu in range(4)] == [0, 1, 0, 1]
+    assert core_of(9, host) == 9
 
 
 def test_the_gpu_is_that_of_the_local_rank_among_the_visible_ones(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""How much memory the kernel says that this host or container has."""
+"""How many CPUs and how much memory the kernel says that this host or container has."""
 
 from pathlib import Path
 
 import pytest
 
+from nodeclient.host.capacity import Memory, cpu_quota, memory
 from nodeclient.host.devices import Host
-from nodeclient.host.memory import Memory, memory
 from tests.support.machines import write
 
 KIB = 1024
@@ -20,6 +20,36 @@ def host(tmp_path: Path) -> Host:
         "MemTotal:    8000 kB\nMemFree:  1000 kB\nMemAvailable:   5000 kB\nHugePages_Total: 0",
     )
     return host
+
+
+def test_without_control_groups_there_is_no_quota(host: Host) -> None:
+    assert cpu_quota(host) is None
+
+
+def test_the_least_quota_on_the_way_to_the_root_counts(host: Host) -> None:
+    write(host.processes / "self/cgroup", "0::/slurm/job_7/step_0")
+    groups = host.system / "fs/cgroup"
+    write(groups / "slurm/job_7/step_0/cpu.max", "max 100000")
+    assert cpu_quota(host) is None
+    write(groups / "slurm/job_7/cpu.max", "150000 100000")
+    write(groups / "slurm/cpu.max", "800000 100000")
+    assert cpu_quota(host) == 1.5
+
+
+def test_in_a_container_the_root_that_it_sees_is_its_own(host: Host) -> None:
+    write(host.processes / "self/cgroup", "0::/../somebody/else")
+    write(host.system / "fs/cgroup/cpu.max", "400000 100000")
+    assert cpu_quota(host) == 4
+
+
+def test_the_older_version_of_control_groups_is_read(host: Host) -> None:
+    write(host.processes / "self/cgroup", "9:memory:/docker/1\n3:cpuacct,cpu:/docker/1\n0::/")
+    group = host.system / "fs/cgroup/cpu/docker/1"
+    write(group / "cpu.cfs_quota_us", "-1")
+    write(group / "cpu.cfs_period_us", "100000")
+    assert cpu_quota(host) is None
+    write(group / "cpu.cfs_quota_us", "250000")
+    assert cpu_quota(host) == 2.5
 
 
 def test_without_control_groups_the_memory_is_the_host_s(host: Host) -> None:
@@ -47,8 +77,3 @@ def test_a_group_of_the_older_version_counts_as_well(host: Host) -> None:
     write(group.parent / "memory.limit_in_bytes", str(2**63 - 4096))
     write(group.parent / "memory.usage_in_bytes", "0")
     assert memory(host) == Memory(3000 * KIB, 0)
-
-
-def test_this_host_has_memory() -> None:
-    found = memory(Host())
-    assert 0 < found.available <= found.total

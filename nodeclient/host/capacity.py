@@ -1,14 +1,18 @@
-"""Finds the total and the available memory of this host, or of this process's container."""
+"""Finds how many CPUs and how much memory this process may use: those of the host, or of its container.
+
+/proc and /sys show the CPUs and the memory of the whole host; a container may use less, by its control groups.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import resource
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.process_state import read_if_there, read_number
 
@@ -17,6 +21,47 @@ _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 _NO_LIMIT = 1 << 60
 """More than any host has. Version 1 of the control groups reports a higher number if there is no limit."""
+
+
+def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
+    """Yield the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
+
+    Each directory, which need not exist, comes with whether it is of version 2, where all controllers share
+    directories. The limits of all groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
+    """
+    for group in read_if_there(host.processes / "self/cgroup").splitlines():
+        _, controllers, path = group.split(":", 2)
+        # In a container with its own cgroup namespace the path may be missing; then the visible root is its group.
+        below = PurePosixPath(path.lstrip("/"))
+        root = host.system / "fs/cgroup"
+        if not controllers:
+            yield from ((root / folder, True) for folder in (below, *below.parents))
+        elif controller in controllers.split(","):
+            yield from ((root / controller / folder, False) for folder in (below, *below.parents))
+
+
+def allowed_cpus() -> frozenset[int]:
+    """Return the CPUs that this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def cpu_quota(host: Host) -> float | None:
+    """Return the CPU quota of this process's control groups, in CPUs; None without a limit.
+
+    See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
+    """
+    limits = (_quota_v2(folder) if unified else _quota_v1(folder) for folder, unified in control_groups("cpu", host))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _quota_v2(group: Path) -> float | None:
+    quota, _, period = read_if_there(group / "cpu.max").partition(" ")
+    return int(quota) / int(period) if quota.isdecimal() else None
+
+
+def _quota_v1(group: Path) -> float | None:
+    quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None  # -1 stands for no limit
 
 
 class Memory(Struct, frozen=True):
