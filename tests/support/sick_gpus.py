@@ -35,7 +35,7 @@ int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
 int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
     memset(info, 0, sizeof *info);
     info->domain = 1; info->bus = 0x3a + (long)device; info->device = 3;
-    return is("TEST_NO_ADDRESS", device) ? 999 : 0;
+    return 0;
 }
 int nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory) {
     if (memory->version != (sizeof(nvmlMemory_v2_t) | 2 << 24)) return 25;

@@ -1,14 +1,12 @@
 """The values of a host about itself, in network namespaces where these can be known."""
 
-# ruff: noqa: S607  # the tools are found as a person would find them
-
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from nodeclient.host.addresses import host_id
+from tests.support.namespaces import apart
 
 pytestmark = pytest.mark.slow
 
@@ -19,20 +17,17 @@ def _python(expression: str, *wrapper: str) -> str:
 
 
 def _in_namespace(setup: str, expression: str) -> str:
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
-        pytest.skip("needs a network namespace of its own, which takes root and util-linux")
-    return _python(expression, "unshare", "--net", "sh", "-ec", f'{setup}\nexec "$@"', "sh")
+    return _python(expression, *apart("--net", setup=setup))
 
 
-PAIR = """
+PAIR = """\
 ip link set lo up
 ip link add first type veth peer name second
 ip address add 10.20.0.1/24 dev first
 ip -6 address add fd00::1/64 dev first nodad
 ip address add 10.30.0.1/24 dev second
 ip link set first up
-ip link set second up
-"""
+ip link set second up"""
 
 
 def test_processes_of_a_host_have_one_host_id() -> None:
@@ -42,12 +37,12 @@ def test_processes_of_a_host_have_one_host_id() -> None:
 
 
 def test_a_network_namespace_has_a_host_id_of_its_own() -> None:
-    assert _in_namespace("", "host_id()") not in {"", host_id()}
+    assert _in_namespace("true", "host_id()") not in {"", host_id()}
 
 
 def test_an_interface_has_the_address_that_others_can_use() -> None:
     assert _in_namespace(PAIR, "address_of('first'), address_of('second')") == "10.20.0.1 10.30.0.1"
-    only_ipv6 = f"{PAIR}ip -4 address flush dev first"
+    only_ipv6 = f"{PAIR}\nip -4 address flush dev first"
     assert _in_namespace(only_ipv6, "address_of('first')") == "fd00::1"
     assert _in_namespace(f"{only_ipv6}\nip -6 address del fd00::1/64 dev first", "address_of('first')") == "None"
     assert _in_namespace(PAIR, "interfaces()") == "['first', 'lo', 'second']"
@@ -59,11 +54,11 @@ def test_an_interface_has_the_address_that_others_can_use() -> None:
         ("ip route add default via 10.20.0.2", "10.20.0.1"),
         ("ip route add default via 10.30.0.2", "10.30.0.1"),
         ("ip -6 route add default via fd00::2", "fd00::1"),
-        ("", "None"),
+        ("true", "None"),
     ],
 )
 def test_the_routable_address_is_the_one_towards_the_default_route(route: str, address: str) -> None:
-    assert _in_namespace(f"{PAIR}{route}", "routable_address()") == address
+    assert _in_namespace(f"{PAIR}\n{route}", "routable_address()") == address
 
 
 def test_an_address_is_traced_to_its_interface() -> None:
@@ -76,7 +71,7 @@ def test_an_address_is_traced_to_its_interface() -> None:
 def test_secondary_addresses_belong_to_their_interface(number: int) -> None:
     """The list that the kernel gives may fill its first buffer exactly, or outgrow it."""
     batch = "".join(f"address add 10.20.{at // 200}.{at % 200 + 2}/16 dev first\n" for at in range(number))
-    setup = f"{PAIR}echo '{batch}address add 10.40.0.1/32 dev first label first:vip' | ip -batch -"
+    setup = f"{PAIR}\necho '{batch}address add 10.40.0.1/32 dev first label first:vip' | ip -batch -"
     last = f"10.20.{(number - 1) // 200}.{(number - 1) % 200 + 2}"
     expression = f"interface_of('{last}'), interface_of('10.40.0.1'), address_of('first')"
     assert _in_namespace(setup, expression) == "first first 10.20.0.1"

@@ -91,12 +91,15 @@ def hold(host: Host) -> Iterator[Hold]:
         shell.wait()
 
 
+def in_use(host: Host, **environ: str) -> tuple[GpuUse, ...]:
+    """Return which of the GPUs that workers see have memory in use."""
+    return uses_of(visible_gpus(environ, host), host, os.getpid())
+
+
 def test_processes_that_have_a_gpu_open_are_named_with_their_users(host: Host, hold: Hold) -> None:
     one, both = hold("nvidia-uvm", "nvidia0"), hold("nvidia-uvm", "nvidia0", "nvidia1")
     hold("nvidia1", "nvidiactl")  # as a monitor does by NVML
-    assert [
-        (use.name, use.used_bytes, {*use.processes}) for use in uses_of(visible_gpus({}, host), host, os.getpid())
-    ] == [
+    assert [(use.name, use.used_bytes, {*use.processes}) for use in in_use(host)] == [
         ("nvidia1", GIB, {GpuProcess(both, ME, left_behind=False)}),
         ("nvidia0", 2 * GIB, {GpuProcess(one, ME, left_behind=False), GpuProcess(both, ME, left_behind=False)}),
     ]
@@ -110,7 +113,7 @@ def test_a_process_that_is_ending_is_left_behind(host: Host, hold: Hold, tmp_pat
         compile_c(BLOCKED, "-o", *program)
     pid = hold("nvidia-uvm", "nvidia0", program=program)
     wait_until(f"its state {state}", lambda: stat_fields(pid, host.processes)[0] == state)
-    assert uses_of(visible_gpus({"CUDA_VISIBLE_DEVICES": "1"}, host), host, os.getpid()) == (
+    assert in_use(host, CUDA_VISIBLE_DEVICES="1") == (
         GpuUse("nvidia0", 2 * GIB, (GpuProcess(pid, ME, left_behind=True),)),
     )
 
@@ -134,7 +137,7 @@ def test_an_orphan_that_the_node_has_adopted_is_left_behind_and_a_program_that_i
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=not is_adopted) as child:
         assert child.stdout
         child.stdout.readline()
-        found = uses_of(visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, host), host, os.getpid())
+        found = in_use(host, CUDA_VISIBLE_DEVICES="0")
         as_fact = subprocess.check_output([sys.executable, "-c", FACTS_OF, str(host.devices), host.nvml], text=True)
         child.kill()
     assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=is_adopted),)),)
@@ -165,10 +168,8 @@ def test_of_the_children_of_init_those_are_left_behind_that_have_the_environment
 
 
 def test_only_gpus_that_workers_see_are_looked_at(host: Host) -> None:
-    assert uses_of(visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, host), host, os.getpid()) == ()
-    assert uses_of(visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-2"}, host), host, os.getpid()) == (
-        GpuUse("nvidia0", 2 * GIB),
-    )
+    assert in_use(host, CUDA_VISIBLE_DEVICES="") == ()
+    assert in_use(host, CUDA_VISIBLE_DEVICES="GPU-2") == (GpuUse("nvidia0", 2 * GIB),)
 
 
 def test_where_the_device_file_is_unknown_any_user_of_cuda_may_have_the_memory(
@@ -177,7 +178,7 @@ def test_where_the_device_file_is_unknown_any_user_of_cuda_may_have_the_memory(
     monkeypatch.setenv("TEST_NO_MINOR", "1")
     pid = hold("nvidia-uvm", "nvidia0")
     process = GpuProcess(pid, ME, left_behind=False)
-    assert uses_of(visible_gpus({}, host), host, os.getpid()) == (
+    assert in_use(host) == (
         GpuUse("GPU-1", GIB, (process,)),
         GpuUse("GPU-2", 2 * GIB, (process,)),
     )
@@ -185,7 +186,7 @@ def test_where_the_device_file_is_unknown_any_user_of_cuda_may_have_the_memory(
 
 def test_a_gpu_whose_memory_is_unknown_is_in_nobody_s_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_NO_MEMORY_INFO", "1")
-    assert uses_of(visible_gpus({}, host), host, os.getpid()) == ()
+    assert in_use(host) == ()
 
 
 async def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:

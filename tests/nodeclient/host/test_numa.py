@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nodeclient.host.devices import Gpu, Host, visible_gpus
+from nodeclient.host.devices import Host
 from nodeclient.host.numa import CHOICES, BindingError, bindings, core_of, format_cpus, parse_cpus
-from tests.support.machines import Machine, compile_c, gpu_address, write
-from tests.support.sick_gpus import NVML
+from tests.support.machines import Machine, gpu_address, write
 
 DUAL = Machine(sockets=2, nodes_per_socket=2, complexes_per_node=2, cores_per_complex=4, threads_per_core=2)
 """Two sockets of two NUMA nodes of 8 cores each: 64 CPUs."""
@@ -122,29 +121,6 @@ def test_this_host_can_bind(tmp_path: Path) -> None:
         [cpus] = bindings(choice, 1, {}, Host(devices=tmp_path, nvml="none"))
         assert cpus
         assert cpus <= os.sched_getaffinity(0)
-
-
-@pytest.mark.slow
-def test_nvml_has_the_pci_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEST_NO_ADDRESS", "2")
-    library = tmp_path / "libnvidia-ml.so.1"
-    compile_c(NVML, "-shared", "-fPIC", "-o", library)
-    found = [(gpu.name, gpu.pci_address) for gpu in visible_gpus({}, Host(nvml=str(library)))]
-    assert found == [("GPU-1", "0001:3b:03.0"), ("GPU-2", None)]
-
-
-def test_without_nvml_the_driver_has_the_pci_address(tmp_path: Path) -> None:
-    for name in ("nvidia0", "nvidia1"):
-        (tmp_path / name).touch()
-    write(tmp_path / "driver/nvidia/gpus/0000:17:00.0/information", "Model:\t\tH100\nDevice Minor: \t 1\n")
-    host = Host(devices=tmp_path, system=tmp_path, nvml="none", processes=tmp_path)
-    assert visible_gpus({}, host) == [Gpu("nvidia0", None), Gpu("nvidia1", "0000:17:00.0")]
-
-
-def test_a_slice_of_a_gpu_has_no_address(tmp_path: Path) -> None:
-    host = Host(devices=tmp_path, system=tmp_path, nvml="none", processes=tmp_path)
-    (tmp_path / "nvidia0").touch()
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, host) == [Gpu("MIG-a", None)]
 
 
 def as_torch(host: Host, gpu_nodes: Sequence[int], allowed: frozenset[int]) -> Callable[[str, int], set[int]]:

@@ -1,8 +1,5 @@
 """A reserved port goes to no process that asks for any port, and to the store that asks for this one."""
 
-# ruff: noqa: S607  # the tools are found as a person would find them
-
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +8,7 @@ import pytest
 
 from nodeclient.host.addresses import routable_address
 from nodeclient.host.ports import PortReservation, listening_address, listening_socket
+from tests.support.namespaces import apart
 
 # Eight ports are all there are, and the reservation holds one of them.
 EXHAUSTING = """
@@ -50,12 +48,8 @@ assert reservation.port not in {connection.getsockname()[1] for connection in co
 
 @pytest.mark.slow
 def test_the_kernel_gives_a_reserved_port_to_nobody_else() -> None:
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
-        pytest.skip("needs a network namespace of its own, which takes root and util-linux")
     setup = "ip link set lo up && echo 40000 40007 > /proc/sys/net/ipv4/ip_local_port_range"
-    subprocess.run(
-        ["unshare", "--net", "sh", "-c", f'{setup} && exec "$@"', "sh", sys.executable, "-c", EXHAUSTING], check=True
-    )
+    subprocess.run([*apart("--net", setup=setup), sys.executable, "-c", EXHAUSTING], check=True)
 
 
 STORE = """
@@ -83,13 +77,6 @@ assert server.get("key") == b"value"
 def test_torchs_store_can_listen_on_a_reserved_port() -> None:
     reservation = PortReservation()
     subprocess.run([sys.executable, "-c", STORE, str(reservation.port)], check=True)
-    reservation.close()
-
-
-def test_the_reservation_is_not_inherited() -> None:
-    reservation = PortReservation()
-    assert not reservation._socket.get_inheritable()
-    reservation.close()
     reservation.close()
 
 
