@@ -1,7 +1,6 @@
-"""Whether the kernel's OOM killer ended a worker, by its counters: on trees made up here, and once for real."""
+"""Whether a worker ended for lack of memory, by the kernel's counters: on trees made up here, and once for real."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,16 @@ import pytest
 
 from nodeclient.diagnosis import oom
 from nodeclient.diagnosis.diagnose import diagnose
-from nodeclient.diagnosis.oom import FIRST_PID_NAMESPACE, OomKill, OomKills, count_kills, kill_since, memory_of_killed
-from tests.support.programs import TIMEOUT_S
+from nodeclient.diagnosis.oom import (
+    FIRST_PID_NAMESPACE,
+    OomKill,
+    OomKills,
+    count_kills,
+    explain_oversized,
+    kill_since,
+    memory_of_killed,
+)
+from tests.support.programs import run
 
 KILLED = "killed by the kernel's OOM killer"
 
@@ -29,7 +36,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.write("proc/meminfo", f"MemTotal:       {64 * 2**20} kB\nMemFree: 1 kB\n")
+        self.write("proc/meminfo", f"MemTotal:       {64 * 2**20} kB\nMemFree: 1 kB\nSwapTotal: {64 * 2**20} kB\n")
         (root / "proc/self/ns").mkdir(parents=True)
         (root / "proc/self/ns/pid").symlink_to(FIRST_PID_NAMESPACE)
 
@@ -148,6 +155,50 @@ def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: Ho
     assert memory_of_killed(4_711, unified.root, log) is None
 
 
+# Allocations that are larger than all memory
+
+TORCH = (
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate {} bytes. Error code 12 (Cannot allocate memory)"
+)
+NUMPY = (
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate {} for an array with shape (4503599627370496,) and "
+    "data type uint8"
+)
+GPU = "torch.OutOfMemoryError: {} out of memory. Tried to allocate {}. GPU 0 has a total capacity of 23.69 GiB of which"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TORCH.format(2**52), "it asked for 4 PiB at once, and the host has 128 GiB in all"),
+        (TORCH.format(2**37 + 2**30), "it asked for 129 GiB at once, and the host has 128 GiB in all"),
+        (TORCH.format(2**37), ""),
+        (NUMPY.format("7.11 PiB"), "it asked for 7.11 PiB at once, and the host has 128 GiB in all"),
+        (NUMPY.format("4.00 GiB"), ""),
+        (NUMPY.format("1.2.3 GiB"), ""),
+        (NUMPY.format("9" * 400 + " GiB"), ""),
+        (GPU.format("CUDA", "4096.00 GiB"), "it asked for 4 TiB at once, and the GPU has 23.7 GiB in all"),
+        (GPU.format("HIP", "23.70 GiB"), "it asked for 23.7 GiB at once, and the GPU has 23.7 GiB in all"),
+        (GPU.format("CUDA", "158.00 MiB"), ""),
+        ("MemoryError", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_said_of_an_allocation_that_failed(host: Host, error: str, said: str) -> None:
+    assert explain_oversized(error, host.root) == said
+
+
+def test_without_knowing_the_memory_of_the_host_nothing_is_said(tmp_path: Path) -> None:
+    assert explain_oversized(TORCH.format(2**52), tmp_path) == ""
+
+
+def test_a_diagnosis_says_that_an_allocation_was_too_large(host: Host) -> None:
+    written = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{TORCH.format(2**52)}\n'
+    found = diagnose(1, 7, None, written.encode(), OomKills(), host.root)
+    assert found.message == "it asked for 4 PiB at once, and the host has 128 GiB in all"
+
+
 # A real kill
 
 LIMIT = 64 * 2**20
@@ -191,9 +242,7 @@ def small_cgroup() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_the_oom_killer_for_real(small_cgroup: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARENT, small_cgroup], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
-    )
+    done = run(sys.executable, "-c", PARENT, small_cgroup)
     code, _pid, before, message = json.loads(done.stdout)
     assert code == -9
     assert before == 0

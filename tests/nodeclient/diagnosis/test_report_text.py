@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, SecondaryFailure, Straggler
+from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, Report, SecondaryFailure, Straggler
 from nodeclient.diagnosis import report_text
 from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.golden import FOLDER, compare
@@ -113,9 +113,14 @@ BLOCKS = {
 }
 
 
+def block(report: Report) -> list[str]:
+    """Return the lines of a report that is read at `SEEN_AT`."""
+    return report_text.lines(failure_status(report), SEEN_AT)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_the_block(name: str, *, rewrite: bool) -> None:
-    lines = report_text.lines(failure_status(BLOCKS[name]), SEEN_AT)
+    lines = block(BLOCKS[name])
     compare(FOLDER / "reports" / f"{name}.txt", "\n".join([*lines, ""]), rewrite=rewrite)
 
 
@@ -126,7 +131,7 @@ def test_the_block(name: str, *, rewrite: bool) -> None:
 def test_that_a_worker_which_left_early_wrote_nothing_is_said_only_if_it_is_known(
     output: LastOutput | None, said: str | None
 ) -> None:
-    lines = report_text.lines(failure_status(replace(BLOCKS["left_early"], early_output=output)), SEEN_AT)
+    lines = block(replace(BLOCKS["left_early"], early_output=output))
     whose = "    (rank 3 on n2, which exited with 0, wrote this to stderr last)"
     assert (lines[lines.index(whose) + 1] if whose in lines else None) == said
 
@@ -165,7 +170,7 @@ SHELL = "how          exit code 139, a shell's code for SIGSEGV, pid 4711"
     ],
 )
 def test_what_is_known_of_a_failure_is_said_on_one_line(facts: dict[str, Any], caption: str, line: str) -> None:
-    lines = report_text.lines(failure_status(a_report(host="n", failure=a_failure(**facts))), SEEN_AT)
+    lines = block(a_report(host="n", failure=a_failure(**facts)))
     assert [each for each in lines if each.startswith("    (")] == ([f"    ({caption})"] if caption else [])
     assert line in (*lines, "")
 
@@ -174,7 +179,7 @@ def test_what_is_known_of_a_failure_is_said_on_one_line(facts: dict[str, Any], c
     ("age_s", "ago"), [(30.0, "30 s"), (119.0, "119 s"), (300.0, "5 min"), (10_000.0, "3 h"), (86_400.0, "24 h")]
 )
 def test_an_age_is_said_in_a_unit_that_fits(age_s: float, ago: str) -> None:
-    said = "\n".join(report_text.lines(failure_status(a_report(failure=a_failure(age_s=age_s))), SEEN_AT))
+    said = "\n".join(block(a_report(failure=a_failure(age_s=age_s))))
     assert f"({ago} ago)" in said
 
 
@@ -190,7 +195,7 @@ def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alon
         consequences_count=len(followed),
         same_error_count=len(followed),
     )
-    said = "\n".join(report_text.lines(failure_status(report), SEEN_AT))
+    said = "\n".join(block(report))
     assert ("other nodes had not failed by then" in said) == alone
 
 
@@ -214,7 +219,7 @@ def test_the_largest_report_fits_a_screen() -> None:
         stragglers=(Straggler(node, 1, 7),) * CONSEQUENCES_MAX,
         cause=Cause.HANG,
     )
-    lines = report_text.lines(failure_status(report), SEEN_AT)
+    lines = block(report)
     assert len(lines) <= report_text.LINES_MAX
     assert lines[-1] == report_text.RULE
     assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 4
@@ -232,17 +237,14 @@ def test_of_too_many_lines_those_from_before_a_traceback_go_first(early: tuple[E
     failure = a_failure(error=LOST_PEER, last_lines=(*trace, *before), message=message[:MESSAGE_MAX])
     consequences = (SecondaryFailure("n" * 128, 1, -11),) * CONSEQUENCES_MAX
     report = a_report(failure=failure, early=early, consequences=consequences, consequences_count=1_000_000)
-    shown = [line.strip() for line in report_text.lines(failure_status(report), SEEN_AT)]
+    shown = [line.strip() for line in block(report)]
     assert TRACE[0] in shown
     assert "a warning" not in shown
 
 
 def test_of_several_nodes_on_one_terminal_the_first_shows_a_report() -> None:
     first, second = (a_report(round=number, failure=a_failure(last_lines=TRACE)) for number in (1, 2))
-    texts = [
-        "".join(f"{line}\n" for line in report_text.lines(failure_status(report), SEEN_AT)).encode()
-        for report in (first, second)
-    ]
+    texts = ["".join(f"{line}\n" for line in block(report)).encode() for report in (first, second)]
     reports = report_text.SharedReports()
     middle = texts[0].index(b"root cause")
     assert reports.without_repeated(("n1", 2), b"a\n" + texts[0][:middle]) == b"a\n" + texts[0][:middle]
