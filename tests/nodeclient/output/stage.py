@@ -52,9 +52,10 @@ class Screen:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def await_text(self, pattern: bytes) -> None:
+    async def shows(self, pattern: bytes) -> None:
         """Wait until this has been written."""
-        wait_until(f"{pattern!r} on the screen", lambda: re.search(pattern, self.data, re.DOTALL))
+        what = f"{pattern!r} on the screen"
+        await asyncio.to_thread(wait_until, what, lambda: re.search(pattern, self.data, re.DOTALL))
 
     def finish(self) -> bytes:
         """Read to the end, and return all of it."""
@@ -83,6 +84,20 @@ class Screen:
         except OSError:  # the end of a terminal
             pass
         self.data = b"".join(chunks)
+
+
+class Gate:
+    """A FIFO, at which a worker waits for the test."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._path = path
+        self.wait = f"open({str(path)!r}).read()"
+        """What a worker runs to wait."""
+
+    async def open(self) -> None:
+        """Let the worker go on."""
+        await asyncio.to_thread(self._path.write_text, "go")
 
 
 class Stage:

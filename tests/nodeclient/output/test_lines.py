@@ -1,4 +1,4 @@
-"""Bytes are cut into lines the same way however they arrive, and none of them is lost."""
+"""Bytes are cut into lines the same way however they arrive, none of them is lost, and a prefix says whose they are."""
 
 import re
 
@@ -10,9 +10,11 @@ from nodeclient.output.lines import (
     LINE_BYTES_MAX,
     LineCutter,
     RowJoiner,
+    WorkerLabel,
     as_lines,
     as_overwritten,
     first_piece,
+    make_prefix,
     plain,
     prefixed,
 )
@@ -99,3 +101,35 @@ def test_rows_that_are_drawn_anew_become_one(size: int) -> None:
     joiner = RowJoiner()
     joined = b"".join(joiner.feed(part[start : start + size]) for part in drawn for start in range(0, len(part), size))
     assert joined == b"a\nb\nc\rd  e  f\rg  h  i\nnext\n"
+
+
+SPEAKER = WorkerLabel(rank=11, local_rank=3, role="trainer", host="gpu1.example.org")
+
+
+@pytest.mark.parametrize(
+    ("template", "several_hosts", "prefix"),
+    [
+        (None, False, b"[rank 11] "),
+        (None, True, b"[gpu1 rank 11] "),
+        ("[${role_name}${local_rank}]:", True, b"[trainer3]:"),
+        ("${hostname}:${rank}: ", True, b"gpu1.example.org:11: "),
+        ("[${host}/$rank] $unknown ", False, b"[gpu1/11] $unknown "),
+        ("", True, b""),
+    ],
+)
+def test_prefixes(template: str | None, several_hosts: bool, prefix: bytes) -> None:
+    assert make_prefix(SPEAKER, template, several_hosts=several_hosts, coloured=False) == prefix
+
+
+def test_an_address_is_not_taken_for_a_long_name() -> None:
+    label = WorkerLabel(0, 0, "trainer", "10.0.0.5")
+    assert make_prefix(label, None, several_hosts=True, coloured=False) == b"[10.0.0.5 rank 0] "
+
+
+def test_neighbouring_ranks_have_different_colours() -> None:
+    prefixes = [
+        make_prefix(WorkerLabel(rank, rank, "trainer", "a"), None, several_hosts=False, coloured=True)
+        for rank in range(8)
+    ]
+    assert all(prefix.startswith(b"\x1b[") and prefix.endswith(b"\x1b[0m ") for prefix in prefixes)
+    assert len({prefix.partition(b"[rank")[0] for prefix in prefixes}) == 8

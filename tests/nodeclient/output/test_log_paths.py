@@ -12,10 +12,6 @@ from coordinatord.protocol.log_messages import stderr_log
 from nodeclient.output.log_paths import NAME_BYTES_MAX, LogPaths, PrivateFolder, quoted
 
 
-def test_a_round_has_a_directory_of_its_own() -> None:
-    assert LogPaths("mnist", "r1", 12).folder(Path("/logs")) == Path("/logs/mnist/r1/round_12")
-
-
 def test_the_coordinator_knows_where_a_node_has_a_worker_s_stderr() -> None:
     log = LogPaths("mnist", "r1", 12).folder(Path("/logs")) / "3" / "stderr.log"
     assert stderr_log(f"/logs/{quoted('mnist')}", "r1", 12, 3) == str(log)

@@ -167,13 +167,6 @@ def test_a_worker_that_has_written_nothing_has_an_empty_log_that_may_begin(log: 
     assert (later.data, later.gap) == (b"first\n", False)
 
 
-def test_a_file_that_was_truncated_is_read_from_its_beginning(log: Path) -> None:
-    log.write_bytes(b"one\ntwo\n")
-    place = read(log, wanted()).place
-    os.truncate(log, 4)
-    assert read(log, wanted(place)).data == b"one\n"
-
-
 @pytest.mark.parametrize("link", ["file", "rank", "round"])
 def test_no_symbolic_link_is_followed(log: Path, tmp_path: Path, link: str) -> None:
     other = tmp_path / "other"

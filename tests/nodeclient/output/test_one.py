@@ -9,26 +9,18 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
-from tests.nodeclient.output.stage import log_file, on_stage
+from tests.nodeclient.output.stage import Gate, log_file, on_stage
 from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def fifo(tmp_path: Path) -> Path:
-    """Return a FIFO; a worker that reads it waits for the test."""
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return path
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
-async def test_each_byte_arrives_at_once(is_terminal: bool, fifo: Path) -> None:
+async def test_each_byte_arrives_at_once(is_terminal: bool, gate: Gate) -> None:
     async with on_stage(is_terminal=is_terminal) as stage:
-        stage.start(f'err("\\r 10%"); open({str(fifo)!r}).read(); err("\\r 20%\\n\\x1b[A\\x04\\x03")')
-        await asyncio.to_thread(stage.stderr.await_text, rb"^\r 10%$")
-        await asyncio.to_thread(fifo.write_text, "go")
+        stage.start(f'err("\\r 10%"); {gate.wait}; err("\\r 20%\\n\\x1b[A\\x04\\x03")')
+        await stage.stderr.shows(rb"^\r 10%$")
+        await gate.open()
         await stage.ended()
     assert stage.stderr.finish() == b"\r 10%\r 20%\n\x1b[A\x04\x03"
 
@@ -56,19 +48,19 @@ err(f"{os.isatty(1)} {os.isatty(2)} {size.lines}x{size.columns}")
     assert stage.stderr.finish() == b"True True 24x80"
 
 
-async def test_a_window_that_changes_its_size_does_so_for_the_worker(fifo: Path) -> None:
+async def test_a_window_that_changes_its_size_does_so_for_the_worker(gate: Gate) -> None:
     script = f"""
 err("before")
-open({str(fifo)!r}).read()
+{gate.wait}
 while os.get_terminal_size(2).columns != 132: time.sleep(0.01)
 err("after")
 """
     async with on_stage(is_terminal=True) as stage:
         stage.start(script)
-        await asyncio.to_thread(stage.stderr.await_text, b"before")
+        await stage.stderr.shows(b"before")
         termios.tcsetwinsize(stage.stderr.fd, (50, 132))
         os.kill(os.getpid(), signal.SIGWINCH)
-        await asyncio.to_thread(fifo.write_text, "go")
+        await gate.open()
         await stage.ended()
     assert stage.stderr.finish() == b"beforeafter"
 
@@ -103,17 +95,17 @@ async def test_without_a_directory_error_files_are_in_a_private_place() -> None:
     assert not last.exists()
 
 
-async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(fifo: Path) -> None:
+async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(gate: Gate) -> None:
     async with on_stage(is_terminal=True) as stage:
-        stage.start(f'err("bar 10%"); open({str(fifo)!r}).read(); err("bar 20%\\n")')
-        await asyncio.to_thread(stage.stderr.await_text, b"10%$")
+        stage.start(f'err("bar 10%"); {gate.wait}; err("bar 20%\\n")')
+        await stage.stderr.shows(b"10%$")
         terminal = stage.output.terminal
         terminal.write_lines("log line")
         terminal.draw("waiting (9 s left)")
-        await asyncio.to_thread(stage.stderr.await_text, rb"left\)$")
+        await stage.stderr.shows(rb"left\)$")
         terminal.draw("waiting (8 s left)")
-        await asyncio.to_thread(stage.stderr.await_text, rb"8 s left\)$")
-        await asyncio.to_thread(fifo.write_text, "go")
+        await stage.stderr.shows(rb"8 s left\)$")
+        await gate.open()
         await stage.ended()
         terminal.draw("w" * 200)
         terminal.draw("")

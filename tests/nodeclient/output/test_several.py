@@ -1,7 +1,5 @@
 """Several workers share a terminal, a pipe or a file: no line is lost, torn or mixed with another's."""
 
-import asyncio
-import os
 import signal
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 from nodeclient.output import pump, streams
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
-from tests.nodeclient.output.stage import Screen, by_rank, log_file, on_stage
+from tests.nodeclient.output.stage import Gate, Screen, by_rank, log_file, on_stage
 
 pytestmark = pytest.mark.slow
 
@@ -81,31 +79,23 @@ async def test_binary_junk_goes_through_unchanged(tmp_path: Path) -> None:
 
 
 async def test_the_beginning_of_a_line_is_shown_when_nothing_more_comes_and_not_torn(tmp_path: Path) -> None:
-    fifos = [tmp_path / str(rank) for rank in range(2)]
-    for fifo in fifos:
-        os.mkfifo(fifo)
-    scripts = [
-        f'out("loading"); open({str(fifos[0])!r}).read(); out(" done\\n")',
-        f'open({str(fifos[1])!r}).read(); out("between\\nand ")',
-    ]
+    first, second = (Gate(tmp_path / str(rank)) for rank in range(2))
     async with on_stage() as stage:
-        stage.start(*scripts)
-        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
-        await asyncio.to_thread(fifos[1].write_text, "go")
-        await asyncio.to_thread(stage.stderr.await_text, rb"and \n")
-        await asyncio.to_thread(fifos[0].write_text, "go")
+        stage.start(f'out("loading"); {first.wait}; out(" done\\n")', f'{second.wait}; out("between\\nand ")')
+        await stage.stderr.shows(rb"\[rank 0\] loading$")
+        await second.open()
+        await stage.stderr.shows(rb"and \n")
+        await first.open()
         await stage.ended()
     expected = b"[rank 0] loading\n[rank 1] between\n[rank 1] and \n[rank 0]  done\n"
     assert stage.stderr.finish() == expected
 
 
-async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
+async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(gate: Gate) -> None:
     async with on_stage() as stage:
-        stage.start(f'out("loading"); open({str(fifo)!r}).read(); out(" done\\nnext\\n")', "")
-        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
-        await asyncio.to_thread(fifo.write_text, "go")
+        stage.start(f'out("loading"); {gate.wait}; out(" done\\nnext\\n")', "")
+        await stage.stderr.shows(rb"\[rank 0\] loading$")
+        await gate.open()
         await stage.ended()
     assert stage.stderr.finish() == b"[rank 0] loading done\n[rank 0] next\n"
 
@@ -130,31 +120,26 @@ async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line
         assert part.startswith(b"49%|###\n") or b"\r\x1b[K" in part
 
 
-async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     monkeypatch.setattr(streams, "STATES_EVERY_S", 0.05)
     monkeypatch.setattr(pump, "QUIET_S", 0.02)
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
     async with on_stage() as stage:
-        stage.start(f'err("\\r1%"); err("\\r2%"); err("\\r3%"); open({str(fifo)!r}).read()', "")
-        await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] 3%\n")
-        await asyncio.to_thread(fifo.write_text, "go")
+        stage.start(f'err("\\r1%"); err("\\r2%"); err("\\r3%"); {gate.wait}', "")
+        await stage.stderr.shows(rb"\[rank 0\] 3%\n")
+        await gate.open()
         await stage.ended()
 
 
 async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
     monkeypatch.setattr(streams, "STATES_EVERY_S", 1_000.0)
     monkeypatch.setattr(pump, "QUIET_S", 0.02)
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    wait = f"open({str(fifo)!r}).read()"
     async with on_stage() as stage:
-        stage.start(f'err("1%\\r"); {wait}; err("2%\\r\\x1b[?25h"); out("asks"); {wait}; out("\\n")', "")
+        stage.start(f'err("1%\\r"); {gate.wait}; err("2%\\r\\x1b[?25h"); out("asks"); {gate.wait}; out("\\n")', "")
         for seen in (rb"1%\n", b"asks"):  # a question is shown when stderr has been quiet for longer
-            await asyncio.to_thread(stage.stderr.await_text, seen)
-            await asyncio.to_thread(fifo.write_text, "go")
+            await stage.stderr.shows(seen)
+            await gate.open()
         await stage.ended()
     assert by_rank(stage.stderr.finish(), range(2))[0] == [b"1%", b"asks", b"2%"]
 

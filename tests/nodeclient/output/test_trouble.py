@@ -20,7 +20,7 @@ from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
-from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage
+from tests.nodeclient.output.stage import Gate, Screen, Stage, by_rank, log_file, on_stage
 from tests.support.programs import TIMEOUT_S, open_files, wait_until
 
 pytestmark = pytest.mark.slow
@@ -49,14 +49,12 @@ def _held() -> int:
 
 @pytest.mark.usefixtures("impatience")
 @pytest.mark.parametrize("is_terminal", [False, True])
-async def test_the_end_of_stderr_is_known_though_the_terminal_is_stopped(is_terminal: bool, tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    dying = f'open({str(fifo)!r}).read(); err("y\\n" * 5_000 + "ValueError: no\\n"); os.kill(os.getpid(), 9)'
+async def test_the_end_of_stderr_is_known_though_the_terminal_is_stopped(is_terminal: bool, gate: Gate) -> None:
+    dying = f'{gate.wait}; err("y\\n" * 5_000 + "ValueError: no\\n"); os.kill(os.getpid(), 9)'
     async with on_stage(is_terminal=is_terminal, is_read=False) as stage:
         stage.start(dying, FLOOD, FLOOD)
         await _full(stage)
-        await asyncio.to_thread(fifo.write_text, "go")
+        await gate.open()
         assert await stage.exits.get() == (0, -signal.SIGKILL)
         assert await stage.output.end_of_stderr(0) == b"y\n" * 5_000 + b"ValueError: no\n"
         await stage.workers.sweep()

@@ -1,10 +1,11 @@
-"""What a worker's text becomes that overwrites itself and pauses, where several workers share an output."""
+"""What a worker's text becomes where several workers share an output, and how much of its end is kept."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from nodeclient.output import streams
+from nodeclient.output.streams import TAIL_BYTES, Prefixed, Tail
 from nodeclient.output.terminal_writer import TerminalWriter
 from tests.nodeclient.output.stage import Screen
 
@@ -14,7 +15,7 @@ def shown(*chunks: bytes, is_terminal: bool) -> bytes:
     screen, complaints = Screen(is_terminal=is_terminal), list[str]()
     screen.start_reading()
     terminal_writer = TerminalWriter(screen.fd, complaints.append)
-    sink = streams.Prefixed(terminal_writer, b"- ")
+    sink = Prefixed(terminal_writer, b"- ")
     for chunk in chunks:
         sink.write(chunk)
         sink.flush()
@@ -58,3 +59,15 @@ def test_what_nobody_sees_makes_no_line_and_replaces_none(is_terminal: bool, end
 
 def test_the_last_state_stays_on_a_terminal_though_its_end_comes_late() -> None:
     assert shown(b"1%\r", b"\n", is_terminal=True).endswith(b"- 1%\n")
+
+
+def test_the_tail_of_a_stream_is_bounded() -> None:
+    tail = Tail()
+    written = b""
+    for number in range(5_000):
+        line = b"line %d of many, and some more words\n" % number
+        written += line
+        tail.write(line)
+    assert tail.data == written[-TAIL_BYTES:]
+    tail.write(b"z" * 10 * TAIL_BYTES)
+    assert tail.data == b"z" * TAIL_BYTES
