@@ -106,6 +106,11 @@ class KeepingNode:
         folder.mkdir()
         return self.keeper.listen(folder, round_number)[KEEP]
 
+    def start(self, round_number: int, resume: Resume | None = None) -> list[KeepingWorker]:
+        """Begin a round with all of its workers, which have said hello."""
+        path = self.begin(round_number, resume)
+        return [self.worker(path, rank, rank, self.workers) for rank in range(self.workers)]
+
     def worker(self, path: str, local_rank: int = 0, rank: int = 0, world_size: int = 1) -> KeepingWorker:
         """Return a worker that has said hello."""
         worker = KeepingWorker(path, local_rank, self.round, rank, world_size)

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
-from coordinatord.protocol.messages import Observed, Phase
-from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
+from coordinatord.protocol.messages import Ended, Observed, Phase
+from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept, TellAlike
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, Hanging, KeepingNode, a_resume, keeping_nodes, wanted
 from tests.support.programs import TIMEOUT_S, open_files
@@ -22,6 +22,8 @@ from workerlib.contract.channel_messages import (
     AskRestore,
     Checkpointed,
     Checkpointing,
+    Comparison,
+    FirstState,
     HaltAt,
     Halted,
     Interval,
@@ -42,6 +44,13 @@ KEPT = KeptParts(1, 7, 1, 1, 0, 1, 0, big=True, small=True, pending=False, prote
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[KeepingNode]:
     async with keeping_nodes(tmp_path, "a") as [node]:
+        yield node
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[KeepingNode]:
+    """Yield a node of two workers."""
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
         yield node
 
 
@@ -71,18 +80,16 @@ async def test_what_a_worker_saved_is_there_when_it_is_dead(node: KeepingNode) -
     assert again.restoring is Restoring.READY
 
 
-async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        path = node.begin(1)
-        first, second = node.worker(path), node.worker(path, local_rank=1, rank=1, world_size=2)
-        await first.reserve()
-        assert KeptChanged() not in node.events
-        await second.reserve()
-        assert node.events[-1] == KeptChanged()
-        holding = node.reported(workers=True)
-        assert holding.can_halt
-        await first.reserve(2 * len(BIG))
-        assert node.events.count(KeptChanged()) == 1
+async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(two: KeepingNode) -> None:
+    first, second = two.start(1)
+    await first.reserve()
+    assert KeptChanged() not in two.events
+    await second.reserve()
+    assert two.events[-1] == KeptChanged()
+    holding = two.reported(workers=True)
+    assert holding.can_halt
+    await first.reserve(2 * len(BIG))
+    assert two.events.count(KeptChanged()) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,21 +106,19 @@ async def test_the_line_about_a_resume_says_what_is_done_again(
 
 
 async def test_workers_that_never_call_ctx_step_are_named_in_one_warning_and_in_reports_of_their_round(
-    tmp_path: Path,
+    two: KeepingNode,
 ) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        for number in (1, 2):
-            path = node.begin(number)
-            for local_rank, rank in ((0, 5), (1, 4)):
-                node.worker(path, local_rank).send(Unstepped(rank))
-            await node.reports(lambda holding: holding.unstepped == (4, 5))
-            observed = Observed(RUN, number, Phase.RUNNING, 2, False, None, 0.0, True)
-            node.keeper.warn_of_unstepped(observed)
-        words = "ranks 4, 5 have not called ctx.step, so no step is kept; call it on every rank"
-        assert node.texts.count(words) == 1
-        kept = node.keeper.complete(replace(observed, steps=(7, None))).kept
-        assert kept is not None
-        assert kept.unstepped == (4,), "the first one called it after all"
+    for number in (1, 2):
+        for worker, rank in zip(two.start(number), (5, 4), strict=True):
+            worker.send(Unstepped(rank))
+        await two.reports(lambda holding: holding.unstepped == (4, 5))
+        observed = Observed(RUN, number, Phase.RUNNING, 2, False, None, 0.0, True)
+        two.keeper.warn_of_unstepped(observed)
+    words = "ranks 4, 5 have not called ctx.step, so no step is kept; call it on every rank"
+    assert two.texts.count(words) == 1
+    kept = two.keeper.complete(replace(observed, steps=(7, None))).kept
+    assert kept is not None
+    assert kept.unstepped == (4,), "the first one called it after all"
 
 
 async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(node: KeepingNode) -> None:
@@ -130,22 +135,21 @@ async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the
     assert any(text.startswith(words) for text in node.texts)
 
 
-async def test_slow_saves_are_said_once_a_round_and_reported_while_it_is_the_present_one(tmp_path: Path) -> None:
+async def test_slow_saves_are_said_once_a_round_and_reported_while_it_is_the_present_one(two: KeepingNode) -> None:
     why = "cudaHostRegister has refused 1.0 GB: out of memory"
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        for number in (1, 2):
-            path = node.begin(number)
-            assert node.holding(workers=True) is None, "what the round before has reported is over"
-            node.worker(path).send(Pageable(why))
-            await node.reports(lambda holding: holding.pageable == why, workers=True)
-            other = node.worker(path, local_rank=1)
-            other.send(Pageable("the other one's reason"))
-            other.send(Interval(8, 0.01, 0))
-            holding = await node.reports(lambda holding: holding.interval_steps == 8, workers=True)
-            assert holding.pageable == why
-            assert [text for text in node.texts if "page-locked" in text] == number * [
-                f"saves from the GPU are slow: their memory is not page-locked: {why}"
-            ]
+    for number in (1, 2):
+        path = two.begin(number)
+        assert two.holding(workers=True) is None, "what the round before has reported is over"
+        two.worker(path).send(Pageable(why))
+        await two.reports(lambda holding: holding.pageable == why, workers=True)
+        other = two.worker(path, local_rank=1)
+        other.send(Pageable("the other one's reason"))
+        other.send(Interval(8, 0.01, 0))
+        holding = await two.reports(lambda holding: holding.interval_steps == 8, workers=True)
+        assert holding.pageable == why
+        assert [text for text in two.texts if "page-locked" in text] == number * [
+            f"saves from the GPU are slow: their memory is not page-locked: {why}"
+        ]
 
 
 async def test_workers_wait_until_all_holders_are_known(node: KeepingNode) -> None:
@@ -157,17 +161,15 @@ async def test_workers_wait_until_all_holders_are_known(node: KeepingNode) -> No
     assert (await worker.resume())[0].step == 7
 
 
-async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answer(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        path = node.begin(2, a_resume(1, 7, complete=False))
-        first, second = node.worker(path, 0), node.worker(path, 1)
-        for worker in (first, second):
-            worker.send(AskRestore())
-            worker.send(Checkpointing())
-        await node.reports(lambda holding: holding.can_halt, workers=True)
-        first.die()
-        node.keeper.carry_out(Restore(RUN, 2, None))
-        assert await second.receive() == (NOTHING, [])
+async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answer(two: KeepingNode) -> None:
+    first, second = two.start(2, a_resume(1, 7, complete=False))
+    for worker in (first, second):
+        worker.send(AskRestore())
+        worker.send(Checkpointing())
+    await two.reports(lambda holding: holding.can_halt, workers=True)
+    first.die()
+    two.keeper.carry_out(Restore(RUN, 2, None))
+    assert await second.receive() == (NOTHING, [])
 
 
 async def test_while_workers_live_only_big_states_are_named(node: KeepingNode) -> None:
@@ -277,8 +279,7 @@ async def test_steps_are_protected_in_all_arenas_also_in_later_ones(node: Keepin
 
 async def test_whoever_keeps_state_is_asked_to_save_it(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", workers=3) as [node]:
-        path = node.begin(1)
-        first, second, third = (node.worker(path, local_rank) for local_rank in range(3))
+        first, second, third = node.start(1)
         await first.reserve()
         await second.reserve()
         assert [type(event) for event in node.events] == [Keeping, Keeping]
@@ -295,20 +296,18 @@ async def test_whoever_keeps_state_is_asked_to_save_it(tmp_path: Path) -> None:
         third.die()
 
 
-async def test_the_reported_time_of_a_save_is_that_of_the_slowest_worker(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        path = node.begin(1)
-        first, second = node.worker(path), node.worker(path, local_rank=1)
-        first.send(Saved(7, 3.0, 100, 0))
-        await node.reports(lambda holding: holding.save_s == 3.0)
-        second.send(Saved(7, 2.0, 100, 0))
-        second.send(Interval(128, 1.0, 0))
-        holding = await node.reports(lambda holding: holding.interval_steps == 128)
-        assert holding.save_s == 3.0
-        first.send(Saved(7, 0.0, 0, 1))  # it was asked to save a step that it had saved
-        first.send(Interval(256, 1.0, 0))
-        holding = await node.reports(lambda holding: holding.interval_steps == 256)
-        assert holding.save_s == 3.0
+async def test_the_reported_time_of_a_save_is_that_of_the_slowest_worker(two: KeepingNode) -> None:
+    first, second = two.start(1)
+    first.send(Saved(7, 3.0, 100, 0))
+    await two.reports(lambda holding: holding.save_s == 3.0)
+    second.send(Saved(7, 2.0, 100, 0))
+    second.send(Interval(128, 1.0, 0))
+    holding = await two.reports(lambda holding: holding.interval_steps == 128)
+    assert holding.save_s == 3.0
+    first.send(Saved(7, 0.0, 0, 1))  # it was asked to save a step that it had saved
+    first.send(Interval(256, 1.0, 0))
+    holding = await two.reports(lambda holding: holding.interval_steps == 256)
+    assert holding.save_s == 3.0
 
 
 async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(node: KeepingNode) -> None:
@@ -340,17 +339,15 @@ async def test_if_nobody_has_saved_it_is_said_why(node: KeepingNode) -> None:
     assert node.texts == ["round 1 ends with what was saved before: a step was not whole within 2 s"]
 
 
-async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
-        path = node.begin(1)
-        workers = [node.worker(path, local_rank) for local_rank in range(2)]
-        for worker in workers:
-            await worker.reserve()
-        node.events.clear()
-        node.keeper.carry_out(SaveKept(planned=False))
-        workers[0].die()
-        node.keeper.record_exit(1)
-        await node.until(lambda: node.events == [KeptSaved()])
+async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(two: KeepingNode) -> None:
+    workers = two.start(1)
+    for worker in workers:
+        await worker.reserve()
+    two.events.clear()
+    two.keeper.carry_out(SaveKept(planned=False))
+    workers[0].die()
+    two.keeper.record_exit(1)
+    await two.until(lambda: two.events == [KeptSaved()])
 
 
 async def test_where_nobody_keeps_state_nothing_is_waited_for(node: KeepingNode) -> None:
@@ -436,3 +433,98 @@ async def test_no_descriptor_is_left_over(tmp_path: Path) -> None:
         while open_files() > before:
             await asyncio.sleep(0)
             gc.collect()  # again and again: a thread or a callback that still has its last turn keeps something
+
+
+# Shared states
+
+
+async def test_a_state_that_several_workers_have_is_named_with_its_digest(two: KeepingNode) -> None:
+    workers = two.start(1)
+    for worker in workers:
+        await worker.reserve()
+        worker.save(7)
+    workers[1].save(8, big=bytes(reversed(BIG)))
+    workers[0].save(8)
+    await two.keeper.end_round()
+    holding = two.reported()
+    digests = {(part.step, part.first_rank): part.digest for part in holding.parts if part.big}
+    assert digests.keys() == {(7, 0), (8, 0), (8, 1)}, "ranks with the same state share a group"
+    assert None not in digests.values()
+    assert digests[8, 0] != digests[8, 1]
+
+
+async def test_workers_are_told_whether_all_have_the_same_state_once_all_of_their_node_have_one(
+    two: KeepingNode,
+) -> None:
+    first, second = two.start(1)
+    first.send(FirstState(5))
+    await first.reserve()
+    holding = two.holding(workers=True)
+    assert holding is None or not holding.first_states, "the other worker may have another state"
+    second.send(FirstState(5))
+    await two.reports(lambda holding: holding.first_states == (5,), workers=True)
+    two.keeper.carry_out(TellAlike(alike=True))
+    assert [(await worker.receive())[0] for worker in (first, second)] == [Comparison(alike=True)] * 2
+
+
+async def test_two_different_states_are_named_at_once_and_who_comes_later_is_told_at_once(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=3) as [node]:
+        workers = node.start(1)
+        for worker, digest in zip(workers, (7, 5), strict=False):
+            worker.send(FirstState(digest))
+        await node.reports(lambda holding: holding.first_states == (5, 7), workers=True)
+        node.keeper.carry_out(TellAlike(alike=False))
+        workers[2].send(FirstState(6))
+        assert [(await worker.receive())[0] for worker in workers] == [Comparison(alike=False)] * 3
+
+
+# A disk without a use
+
+WORDS = (
+    "--persist has had nothing to write: no worker of round {} has called ctx.keep, so a later round begins from the "
+    "script's own checkpoint"
+)
+
+STEPS = (None, 7)
+"""The steps of two workers, of which one has reported a step."""
+
+
+def end_round(node: KeepingNode, steps: tuple[int | None, ...] = (), ended: tuple[Ended, ...] = ()) -> None:
+    """End the present round of a node, whose workers have reported these steps and exits with 0."""
+    report = Observed(RUN, node.round, Phase.STOPPED, 1, False, None, 0.0, True, steps=steps, ended=ended)
+    node.keeper.warn_of_unused_disk(report)
+
+
+@pytest.mark.parametrize(("steps", "ended"), [(STEPS, ()), ((), (Ended(0, 0.0),))])
+async def test_that_no_worker_keeps_state_is_said_once(
+    tmp_path: Path, steps: tuple[int | None, ...], ended: tuple[Ended, ...]
+) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path) as [node]:
+        for number in (1, 2):
+            node.begin(number)
+            end_round(node, steps, ended)
+        assert node.texts == [WORDS.format(1)]
+
+
+@pytest.mark.parametrize("steps", [(), (None, None)])
+async def test_nothing_is_said_of_a_round_that_ended_while_its_workers_started(
+    tmp_path: Path, steps: tuple[int | None, ...]
+) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path) as [node]:
+        node.begin(1)
+        end_round(node, steps)
+        assert node.texts == []
+        node.begin(2)
+        end_round(node, STEPS)
+        assert node.texts == [WORDS.format(2)]
+
+
+async def test_nothing_is_said_if_a_worker_has_asked_for_kept_state_or_there_is_no_disk(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path) as [node]:
+        await node.worker(node.begin(1)).resume()
+        end_round(node, STEPS)
+        assert not [text for text in node.texts if "ctx.keep" in text]
+    async with keeping_nodes(tmp_path, "b") as [node]:
+        node.begin(1)
+        end_round(node, STEPS)
+        assert not node.texts

@@ -11,7 +11,7 @@ from coordinatord.protocol.kept_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk.step_folder import find_whole
 from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, train, write
-from tests.nodeclient.keeping.stage import RUN, Hanging, keeping_nodes
+from tests.nodeclient.keeping.stage import RUN, Hanging, KeepingNode, keeping_nodes
 from tests.support.kept_places import small_bytes
 
 pytestmark = pytest.mark.slow
@@ -73,20 +73,21 @@ async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path
         assert [step.of.step for step in find_whole(disk / "job")[0]] == [4]
 
 
-async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_attempt_that_is_given_up_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
+) -> None:
     hang = Hanging("fsync")
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        worker = await train(node, 4)
-        worker.save(5, BIG, SMALL)
-        (tmp_path / "disk" / "job").mkdir(parents=True)
-        with monkeypatch.context() as hanging:
-            hanging.setattr(os, "fsync", hang)
-            node.keeper.carry_out(Persist(RUN, an_order(4)))
-            await node.until(hang.begins.is_set)
-            node.keeper.carry_out(Persist(RUN, None))
-            hang.heal.set()
-        assert (await write(node, an_order(5))).state is PersistState.WRITTEN  # in the same thread, after the first
-        assert not [folder for folder in folders_with_files(tmp_path / "disk") if folder.startswith("step-4-")]
+    worker = await train(node, 4)
+    worker.save(5, BIG, SMALL)
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(os, "fsync", hang)
+        node.keeper.carry_out(Persist(RUN, an_order(4)))
+        await node.until(hang.begins.is_set)
+        node.keeper.carry_out(Persist(RUN, None))
+        hang.heal.set()
+    assert (await write(node, an_order(5))).state is PersistState.WRITTEN  # in the same thread, after the first
+    assert not [folder for folder in folders_with_files(tmp_path / "disk") if folder.startswith("step-4-")]
 
 
 async def test_what_a_later_attempt_is_writing_stays_when_an_earlier_one_becomes_whole(tmp_path: Path) -> None:
@@ -102,15 +103,16 @@ async def test_what_a_later_attempt_is_writing_stays_when_an_earlier_one_becomes
         assert len(files(disk)) == 10, "a whole step of four files, and three files with their notes"
 
 
-async def test_a_commit_that_is_given_up_makes_no_step_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_is_given_up_makes_no_step_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
+) -> None:
     hang = Hanging("fsync")
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4, 5)
-        await write(node, an_order(4))
-        monkeypatch.setattr(os, "fsync", hang)
-        node.keeper.carry_out(Persist(RUN, an_order(4, commit=True)))
-        await node.until(hang.begins.is_set)
-        node.keeper.carry_out(Persist(RUN, None))
-        hang.heal.set()
-        await write(node, an_order(5))  # in the same thread, after the first
-        assert find_whole(tmp_path / "disk" / "job")[0] == []
+    await train(node, 4, 5)
+    await write(node, an_order(4))
+    monkeypatch.setattr(os, "fsync", hang)
+    node.keeper.carry_out(Persist(RUN, an_order(4, commit=True)))
+    await node.until(hang.begins.is_set)
+    node.keeper.carry_out(Persist(RUN, None))
+    hang.heal.set()
+    await write(node, an_order(5))  # in the same thread, after the first
+    assert find_whole(tmp_path / "disk" / "job")[0] == []

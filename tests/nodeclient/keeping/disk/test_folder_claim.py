@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from nodeclient.keeping.disk.folder_claim import CLAIM, FolderClaim, FolderInUse
 from nodeclient.keeping.disk.step_folder import job_folder
 from nodeclient.keeping.disk.steps_on_disk import OtherCommandError
 from tests.nodeclient.keeping.disk.writing import an_order, train, write
-from tests.nodeclient.keeping.stage import keeping_nodes
+from tests.nodeclient.keeping.stage import KeepingNode, keeping_nodes
+from tests.support.disks import fill
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
@@ -159,19 +159,18 @@ async def test_of_two_runs_that_write_to_one_directory_one_is_refused(
 
 
 async def test_a_file_system_without_locks_is_said_and_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as [node]:
-        await train(node, 4)
-        assert await node.keeper.claim_disk(a_probe("r-1")) is None
-        folder = job_folder(tmp_path / "disk", "job")
-        unseen = "so a second run that writes there is not noticed"
-        assert node.texts == [f"{folder} cannot be locked: {os.strerror(errno.ENOLCK)}, {unseen}"]
-        assert (await write(node, an_order(4, commit=True))).state is PersistState.COMMITTED
+    await train(node, 4)
+    assert await node.keeper.claim_disk(a_probe("r-1")) is None
+    folder = job_folder(tmp_path / "disk", "job")
+    unseen = "so a second run that writes there is not noticed"
+    assert node.texts == [f"{folder} cannot be locked: {os.strerror(errno.ENOLCK)}, {unseen}"]
+    assert (await write(node, an_order(4, commit=True))).state is PersistState.COMMITTED
 
 
 async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
@@ -180,9 +179,7 @@ async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
     monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
     (small_disk / "job").mkdir()
     (small_disk / "job" / CLAIM).touch()
-    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
-        while True:
-            others.write(bytes(4096))
+    fill(small_disk / "others")
     async with keeping_nodes(tmp_path, "a", "b", disk=small_disk) as nodes:
         for node in nodes:
             assert await node.keeper.claim_disk(a_probe("r-1")) is None
@@ -193,22 +190,23 @@ def disk_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
-async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_hangs_holds_up_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
+) -> None:
     heals = threading.Event()
     monkeypatch.setattr(fcntl, "flock", lambda *_: heals.wait())
     monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
     monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", 0.05)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as [node]:
-        assert await node.keeper.claim_disk(a_probe("r-1")) is None
-        assert any("cannot be locked: it does not answer" in text for text in node.texts)
-        monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", TIMEOUT_S)
-        threads = disk_threads()
-        assert await node.keeper.claim_disk(a_probe("r-2")) is None, "it did not wait for the disk again"
-        assert disk_threads() == threads
-        heals.set()
-        await node.until(lambda: not disk_threads())
-        assert await node.keeper.claim_disk(a_probe("r-2")) is None
-        assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
+    assert await node.keeper.claim_disk(a_probe("r-1")) is None
+    assert any("cannot be locked: it does not answer" in text for text in node.texts)
+    monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", TIMEOUT_S)
+    threads = disk_threads()
+    assert await node.keeper.claim_disk(a_probe("r-2")) is None, "it did not wait for the disk again"
+    assert disk_threads() == threads
+    heals.set()
+    await node.until(lambda: not disk_threads())
+    assert await node.keeper.claim_disk(a_probe("r-2")) is None
+    assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
 
 
 async def test_another_command_goes_on_from_a_step_only_if_the_job_is_named(tmp_path: Path) -> None:

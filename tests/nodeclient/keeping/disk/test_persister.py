@@ -4,8 +4,9 @@ import asyncio
 import errno
 import os
 import re
+import shutil
 import threading
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nodeclient.keeping.disk.step_folder import find_whole
 from nodeclient.keeping.disk.steps_on_disk import UnwritableError
 from tests.nodeclient.keeping.disk.writing import BIG, PART, SMALL, an_order, from_disk, report, train, write
 from tests.nodeclient.keeping.stage import RUN, Hanging, KeepingNode, keeping_nodes
+from tests.support.disks import fill
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract import arena
 
@@ -57,19 +59,18 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
 
 
 async def test_only_the_newest_steps_stay_and_one_that_an_order_names_which_is_always_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
 ) -> None:
     monkeypatch.setattr(known_steps, "PERSISTED_MAX", 2)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        worker = await train(node)
-        for step in (4, 8, 12, 16):
-            worker.save(step, BIG, SMALL)
-            stays = (1,) if step > 4 else ()
-            done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, stays=stays))
-            assert done.state is PersistState.COMMITTED
-        await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
-        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
-        assert [step.at.step for step in found_by(node)] == [16, 4]
+    worker = await train(node)
+    for step in (4, 8, 12, 16):
+        worker.save(step, BIG, SMALL)
+        stays = (1,) if step > 4 else ()
+        done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, stays=stays))
+        assert done.state is PersistState.COMMITTED
+    await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
+    assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+    assert [step.at.step for step in found_by(node)] == [16, 4]
 
 
 async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
@@ -86,21 +87,20 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
 
 
 async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, node: KeepingNode
 ) -> None:
     def fail(_: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        with monkeypatch.context() as failing:
-            failing.setattr(os, "scandir", fail)
-            first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
-            await node.until(lambda: any("cannot be read: Input/output error" in text for text in node.texts))
-            assert not first.done()
-        await asyncio.wait_for(first, TIMEOUT_S)
-        assert len(node.texts) == 2, "one about the error, and one about the empty directory"
-        assert re.search(r"; made the directory \S+/disk, on .+ \(\S+, \S+\)$", node.texts[1])
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "scandir", fail)
+        first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
+        await node.until(lambda: any("cannot be read: Input/output error" in text for text in node.texts))
+        assert not first.done()
+    await asyncio.wait_for(first, TIMEOUT_S)
+    assert len(node.texts) == 2, "one about the error, and one about the empty directory"
+    assert re.search(r"; made the directory \S+/disk, on .+ \(\S+, \S+\)$", node.texts[1])
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,7 @@ async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, 
 
 
 async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path, small_disk: Path) -> None:
-    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
-        while True:
-            others.write(bytes(4096))
+    fill(small_disk / "others")
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
         await node.keeper.find_steps_on_disk()
         text = f"steps cannot be written to {small_disk}/job: No space left on device"
@@ -144,18 +142,17 @@ async def test_a_node_ends_although_it_is_about_to_scan(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: KeepingNode
 ) -> None:
     hang = Hanging("scandir")
     monkeypatch.setattr(os, "scandir", hang)
     monkeypatch.setattr(steps_on_disk, "SCAN_WITHIN_S", 0.05)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
-        await node.until(lambda: bool(node.texts))
-        assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
-        assert not first.done()
-        hang.heal.set()
-        await asyncio.wait_for(first, TIMEOUT_S)
+    first = asyncio.ensure_future(node.keeper.find_steps_on_disk())
+    await node.until(lambda: bool(node.texts))
+    assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
+    assert not first.done()
+    hang.heal.set()
+    await asyncio.wait_for(first, TIMEOUT_S)
 
 
 async def test_a_damaged_step_is_said_is_found_no_more_and_goes_when_enough_newer_ones_are_there(
@@ -217,9 +214,7 @@ async def test_a_full_disk_is_said_once_whenever_it_becomes_full_and_written_to_
     async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
         await train(node, 4)
         for times, tries in ((1, 2), (2, 1)):
-            with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
-                while True:
-                    others.write(bytes(4096))
+            fill(small_disk / "others")
             for _ in range(tries):
                 found = await write(node, an_order(4))
                 assert found.state is PersistState.FAILED
@@ -232,7 +227,7 @@ async def test_a_full_disk_is_said_once_whenever_it_becomes_full_and_written_to_
 
 
 async def test_a_disk_that_cannot_be_read_once_more_is_said_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, node: KeepingNode
 ) -> None:
     is_broken, scans, list_folder = threading.Event(), list[int](), os.scandir
 
@@ -244,15 +239,14 @@ async def test_a_disk_that_cannot_be_read_once_more_is_said_once_more(
 
     monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
     monkeypatch.setattr(os, "scandir", fail_at_times)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await node.keeper.find_steps_on_disk()
-        for _ in range(2):
-            node.texts.clear()
-            is_broken.set()
-            await node.until(lambda: any("cannot be read: Stale file handle" in text for text in node.texts))
-            scans.clear()
-            is_broken.clear()
-            await node.until(lambda: len(scans) > 1)  # the second one begins when the first one is over
+    await node.keeper.find_steps_on_disk()
+    for _ in range(2):
+        node.texts.clear()
+        is_broken.set()
+        await node.until(lambda: any("cannot be read: Stale file handle" in text for text in node.texts))
+        scans.clear()
+        is_broken.clear()
+        await node.until(lambda: len(scans) > 1)  # the second one begins when the first one is over
 
 
 async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_path: Path) -> None:
@@ -267,20 +261,67 @@ async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_p
 
 
 async def test_what_is_damaged_in_memory_is_not_written_and_a_step_that_has_taken_its_place_stays(
-    tmp_path: Path,
+    node: KeepingNode,
 ) -> None:
     """The worker may save again before the event loop handles the error of the thread."""
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        worker = await train(node, 4)
-        await node.damage(worker, 4)
-        node.keeper.carry_out(Persist(RUN, an_order()))
-        await asyncio.sleep(0)  # the write begins
-        for thread in [thread for thread in threading.enumerate() if thread.name == "persist"]:
-            thread.join(TIMEOUT_S)
-        for step in (8, 12, 16):
-            worker.save(step, BIG, SMALL)
-        problem = "the state of rank 0 at step 4 is damaged in memory"
-        await node.until(lambda: (found := report(node)) is not None and found.problem == problem)
-        assert worker.arena is not None
-        commits = [place.read() for place in worker.arena.generations]
-        assert {commit.step for commit in commits if commit is not None} == {8, 12, 16}
+    worker = await train(node, 4)
+    await node.damage(worker, 4)
+    node.keeper.carry_out(Persist(RUN, an_order()))
+    await asyncio.sleep(0)  # the write begins
+    for thread in [thread for thread in threading.enumerate() if thread.name == "persist"]:
+        thread.join(TIMEOUT_S)
+    for step in (8, 12, 16):
+        worker.save(step, BIG, SMALL)
+    problem = "the state of rank 0 at step 4 is damaged in memory"
+    await node.until(lambda: (found := report(node)) is not None and found.problem == problem)
+    assert worker.arena is not None
+    commits = [place.read() for place in worker.arena.generations]
+    assert {commit.step for commit in commits if commit is not None} == {8, 12, 16}
+
+
+# A directory that is gone, as when its file system is not mounted any more
+
+
+def complaints(node: KeepingNode) -> list[str]:
+    return [text for text in node.texts if "is gone" in text]
+
+
+def complained(node: KeepingNode) -> bool:
+    return bool(complaints(node))
+
+
+async def test_a_directory_that_is_gone_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.05)
+    disk = tmp_path / "disk"
+    async with keeping_nodes(tmp_path, "a", "b", disk=disk) as (writer, other):
+        await train(writer, 4, 8)
+        await write(writer, an_order(4, commit=True))
+        for node in (writer, other):
+            await node.keeper.find_steps_on_disk()
+        disk.rename(tmp_path / "elsewhere")
+        for node in (writer, other):
+            await node.until(partial(complained, node))
+            assert f"is {disk} still mounted?" in complaints(node)[0]
+        assert (await write(writer, an_order(8, commit=True))).state is PersistState.COMMITTED
+        await other.reports(lambda found: found.persisted, run="")
+        assert [len(complaints(node)) for node in (writer, other)] == [1, 1]
+
+
+async def test_a_directory_that_is_gone_is_said_by_the_node_that_writes_there_first(
+    tmp_path: Path, node: KeepingNode
+) -> None:
+    disk = tmp_path / "disk"
+    await train(node, 4, 8, 12)
+    for step in (4, 8):
+        await write(node, an_order(step, commit=True))
+    await node.keeper.find_steps_on_disk()  # the scan after the write is over: it would see half of what is deleted
+    shutil.rmtree(disk)
+    assert (await write(node, an_order(12, commit=True))).state is PersistState.COMMITTED
+    await node.until(partial(complained, node))
+
+
+async def test_older_steps_that_nodes_delete_are_not_said(node: KeepingNode) -> None:
+    await train(node, 4, 8, 12)
+    for step in (4, 8, 12):
+        assert (await write(node, an_order(step, commit=True))).state is PersistState.COMMITTED
+    assert complaints(node) == []
