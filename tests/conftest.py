@@ -22,7 +22,7 @@ LONGEST = (
     "tests/test_example_digits.py",
     "tests/nodeclient/forkserver/test_training.py",
     "tests/nodeclient/torchrun/test_torchrun.py",
-    "tests/nodeclient/forkserver/test_process_groups.py",
+    "tests/nodeclient/forkserver/test_ends.py",
     "tests/e2e/test_training.py",
     "tests/systemd/test_machine.py",
     "tests/chaos/",

@@ -1,8 +1,18 @@
-"""However a worker ends, its exit code, its last lines and the node's report are the same cold and warm."""
+"""However a worker ends, its exit code, its last lines and the node's report are the same cold and warm.
+
+A warm worker has ended when its program is over, whatever its process does then.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.nodeclient.forkserver.support import Stage, assert_same, python
+from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
+from tests.support.programs import BIN, TIMEOUT_S, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
@@ -157,3 +167,159 @@ def test_workers_end_the_same(stage: Stage) -> None:
     assert cold.code == 0
     assert len(stage.loaded_by) == 1
     assert_same(cold, warm)
+
+
+# It is the cause, though its peers' processes end before its own
+
+PIPES = ("to-1", "from-1", "to-2", "from-2")
+
+RACE = """
+import os, sys
+rank = os.environ["RANK"]
+
+class Group:
+    '''Stands for a process group: Python's end lets go of it, and takes longer than the end of the peers.'''
+    def __init__(self):
+        self.pipes = [(os.open(f"to-{n}", os.O_WRONLY), os.open(f"from-{n}", os.O_RDONLY)) for n in (1, 2)]
+    def __del__(self, close=os.close, read=os.read):
+        close(self.pipes[0][0])
+        for _, pipe in self.pipes: read(pipe, 1)
+
+def fail(): raise ValueError("no data")
+
+if rank == "0":
+    group = Group()
+    eval(sys.argv[1])
+else:
+    incoming, outgoing = os.open(f"to-{rank}", os.O_RDONLY), os.open(f"from-{rank}", os.O_WRONLY)
+    os.read(incoming, 1)
+    raise RuntimeError("gloo/transport/tcp/pair.cc:1] Connection closed by peer")
+"""
+"""Rank 1 fails as soon as rank 0 has closed its pipe, and rank 2 ends by the signal of the node after that. The process
+of rank 0 lives until both have ended."""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "cause"),
+    [
+        pytest.param("sys.exit(7)", 7, "rank 0 (local rank 0) on host", id="exit code"),
+        pytest.param("sys.exit('the disk is full')", 1, "rank 0 (local rank 0) on host", id="text"),
+        pytest.param("fail()", 1, "rank 0 (local rank 0) on host", id="exception"),
+        pytest.param("sys.exit(0)", 1, "rank 0 on node a exited with 0 while rank 1 on node a", id="success"),
+        pytest.param("None", 1, "rank 0 on node a exited with 0 while rank 1 on node a", id="last line"),
+    ],
+)
+def test_the_worker_whose_program_ended_first_is_the_cause(stage: Stage, end: str, code: int, cause: str) -> None:
+    for pipe in PIPES:
+        os.mkfifo(stage.folder / pipe)
+    script = stage.write("train.py", RACE)
+    job = stage.run(*python(script, end), preload="json", flags=("--nproc-per-node", "3", "--abort-timeout", "60"))
+    assert f"root cause   {cause}" in job.stderr, job.stderr
+    assert job.code == code
+
+
+# Whatever gloo's threads are doing, and without workerlib
+
+BUSY = f"""
+import os, sys, report
+{BUSY_AT_THE_END}
+def main():
+    report.report()
+    dist.init_process_group("gloo")
+    model = be_busy_at_the_end()
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        dist.destroy_process_group()
+
+main()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != sys.argv[1]:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preload", "restarts"),
+    [("torch", 1), pytest.param("json", 0, marks=pytest.mark.long)],
+    ids=["preloaded", "imported later"],
+)
+def test_a_worker_ends_although_a_model_outlives_its_group_or_the_group_the_script(
+    stage: Stage, preload: str, restarts: int
+) -> None:
+    skip_where_gloo_needs_no_python()
+    script = stage.write("train.py", BUSY)
+    flags = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
+    job = stage.run(*python(script, str(restarts)), preload=f"beacon,{preload}", flags=flags)
+    assert job.code == 0, job.stderr
+    assert [(report.round, report.warm) for report in job.reports] == [
+        (n, True) for n in range(1, restarts + 2) for _ in range(2)
+    ]
+
+
+# Where its process hangs, the node ends it
+
+IMPATIENT = """
+from nodeclient.core import leftover_stages
+leftover_stages.LINGER_S = 0.5
+from nodeclient.cli import main
+main()
+"""
+"""A nodeclient that gives workers less time to end."""
+
+STUCK = """
+import sys
+class Stuck:
+    def __del__(self):
+        while True: pass
+stuck = Stuck()
+if len(sys.argv) > 1:
+    raise ValueError("no data")
+"""
+"""Hangs in the end of Python, as it lets go of the script's objects."""
+
+STUCK_NATIVELY = """
+import ctypes, os, sys
+class Kept:
+    def __del__(self):
+        os.write(2, b"the script's objects are let go of")
+kept = Kept()
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.pause, None)
+"""
+"""Hangs in what a native library does at the end of its process."""
+
+
+@pytest.mark.parametrize("words", [pytest.param([], marks=pytest.mark.long), ["fail"]], ids=["success", "failure"])
+def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Path, words: list[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STUCK)
+    log = impatient_log(script, *words, code=len(words))
+    assert ("ValueError: no data" in log) == bool(words)
+
+
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 7])
+def test_a_worker_that_is_stuck_in_a_native_library_has_ended_with_the_code_of_sys_exit(
+    tmp_path: Path, code: int
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{STUCK_NATIVELY}sys.exit({code})\n")
+    assert "the script's objects are let go of" in impatient_log(script, code=code)
+
+
+def impatient_log(script: Path, *words: str, code: int) -> str:
+    """Run a script whose process hangs after its program has ended with this code; return what is logged."""
+    job = ("join", "--standalone", "--preload", "json", "--", sys.executable, str(script), *words)
+    command = [sys.executable, "-c", IMPATIENT, *job]
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert f"rank 0: its program has been over for 0.5 s, with exit code {code}, but its process" in ended.stderr
+    return ended.stderr
+
+
+def test_a_worker_that_has_failed_does_not_wait_for_native_libraries(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{STUCK_NATIVELY}raise ValueError('no data')\n")
+    flags = ("--standalone", "--preload", "json", "--", sys.executable)
+    ended = run(BIN / "nodeclient", "join", *flags, script)
+    assert ended.returncode == 1, ended.stderr
+    assert "ValueError: no data" in ended.stderr
+    assert "the script's objects are let go of" in ended.stderr
+    assert "its program has been over" not in ended.stderr

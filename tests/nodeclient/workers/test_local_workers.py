@@ -1,4 +1,4 @@
-"""The local worker group, with real processes."""
+"""The local worker group, with real processes, also of workers that are held for the next round."""
 
 import asyncio
 import os
@@ -105,6 +105,8 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
     yield group
     os.write(group.lines.fileno(), b"\n")  # for a thread that still waits for a line
     group.lines.close()
+    group.workers.release_parked()
+    await group.workers.sweep()
     group.end_the_left()
     kill_marked(group.mark)
 
@@ -386,3 +388,80 @@ async def test_a_worker_leads_a_session_reads_nothing_and_runs_on_its_cpus_with_
     session, pid, size, _, cpus = (await group.line()).split()
     assert (session, size, cpus) == (pid, "0", str(cpu))
     await group.workers.sweep()
+
+
+# Workers that are held for the next round
+
+WITH_DAEMON = "echo {rank} $(setsid sh -c 'sleep 1000 > /dev/null & echo $!') > $FIFO; exec sleep 1000"
+"""A worker that starts a process which is not its child, as some loggers do, and writes its number once all others that
+it took have ended."""
+
+WITH_CHILD = f"""exec {sys.executable} -I -S -c 'import os
+child = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+open(os.environ["FIFO"], "w").write("{{rank}} %d\\n" % child)
+os.wait()'"""
+"""A worker that has a child in its process group, whose number it writes. It is no shell by then: the death of one
+would end the child."""
+
+
+async def start_two(group: Group, script: str = WITH_DAEMON, stays: Sequence[int] = ()) -> list[int]:
+    """Start two workers, except for those that were held and stay; return the numbers that new ones have written."""
+    commands = [group.shell(script.format(rank=rank)) for rank in range(2)]
+    group.workers.start(commands, own_outputs(2), dict.fromkeys(stays, lambda *_: None))
+    lines = sorted([await group.line() for _ in range(2 - len(stays))])
+    return [int(line.split()[1]) for line in lines]
+
+
+def park_both(group: Group) -> None:
+    for local_rank in range(2):
+        group.workers.park(local_rank)
+
+
+async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(group: Group) -> None:
+    daemons = await start_two(group)
+    pids, stays = group.workers.pids, group.workers.pid_of(1)
+    park_both(group)
+    await group.workers.sweep()
+    assert {*daemons, *pids} <= set(marked(group.mark)), "all are held, so their daemons live on"
+    await group.workers.dismiss({0}, TIMEOUT_S)
+    assert group.exits.get_nowait() == (0, -15)
+    assert group.workers.pids == {stays}
+    assert {*group.left} == {daemons[0]}
+    group.end_the_left()
+    assert {*marked(group.mark)} == {stays, daemons[1]}
+
+
+async def test_one_that_died_while_it_was_held_is_swept_after_the_next_round(group: Group) -> None:
+    [child, _] = await start_two(group, WITH_CHILD)
+    park_both(group)
+    await group.workers.sweep()
+    os.kill(group.workers.pid_of(0), signal.SIGKILL)
+    assert await group.exits.get() == (0, -9)
+    await start_two(group, WITH_CHILD, stays=[1])
+    assert child not in group.left, "its worker has not been swept"
+    park_both(group)
+    await group.workers.sweep()
+    assert {*group.left} == {child}
+    assert group.workers.pids == {group.workers.pid_of(0), group.workers.pid_of(1)}
+    await start_two(group, WITH_CHILD, stays=[0, 1])
+
+
+async def test_no_round_starts_while_a_worker_is_dismissed(group: Group) -> None:
+    await start_two(group)
+    park_both(group)
+    dismissing = asyncio.ensure_future(group.workers.dismiss({0}, TIMEOUT_S))
+    await asyncio.sleep(0)
+    with pytest.raises(AssertionError, match="was not swept"):
+        await start_two(group)
+    await dismissing
+
+
+async def test_the_daemon_of_a_worker_that_is_held_lives_on(group: Group) -> None:
+    daemons = await start_two(group)
+    held = group.workers.pid_of(0)
+    group.workers.park(0)
+    await group.workers.sweep()
+    assert group.exits.get_nowait() == (1, -9)
+    assert {*group.left} == {daemons[1]}
+    group.end_the_left()
+    assert {*marked(group.mark)} == {held, daemons[0]}
