@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
-from nodeclient.workers.process_tree import kill, kill_marked, marked, pidfds_by_mark, statuses
+from nodeclient.workers.process_tree import kill, marked, pidfds_by_mark, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.support.own_outputs import own_outputs
 from tests.support.programs import TIMEOUT_S
@@ -108,7 +108,7 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
     group.workers.release_parked()
     await group.workers.sweep()
     group.end_the_left()
-    kill_marked(group.mark)
+    group.assert_nothing_is_left()
 
 
 async def _ended(*pidfds: int) -> None:
@@ -131,7 +131,6 @@ async def test_fifty_that_end_at_once_are_each_reported_once_as_subprocess_does_
     assert exits == list(enumerate([*ends.values()] * 10))
     await group.workers.sweep()
     assert group.exits.empty()
-    group.assert_nothing_is_left()
 
 
 async def test_what_a_worker_leaves_in_its_group_when_it_exits_after_a_signal_is_told(group: Group) -> None:
@@ -148,7 +147,6 @@ async def test_what_a_worker_leaves_in_its_group_when_it_exits_after_a_signal_is
     await group.workers.sweep()
     assert group.exits.get_nowait() == (0, 0)
     assert group.outlived.empty(), "what a shell leaves may be the training"
-    group.assert_nothing_is_left()
 
 
 async def test_a_worker_that_ignores_sigterm_is_swept(group: Group) -> None:
@@ -161,7 +159,6 @@ async def test_a_worker_that_ignores_sigterm_is_swept(group: Group) -> None:
     assert group.exits.empty()
     await group.workers.sweep()
     assert group.exits.get_nowait() == (0, -9)
-    group.assert_nothing_is_left()
 
 
 GRANDCHILDREN = """
@@ -197,8 +194,6 @@ async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(grou
     await _ended(*in_group)
     assert group.exits.get_nowait() == (0, -9)
     assert {*elsewhere} <= {*group.left}
-    group.end_the_left()
-    group.assert_nothing_is_left()
 
 
 async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path: Path) -> None:
@@ -213,8 +208,6 @@ async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path
     group.workers.terminate()
     await group.workers.sweep()
     assert {*grandchildren} <= {*group.left}
-    group.end_the_left()
-    group.assert_nothing_is_left()
 
 
 async def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(group: Group) -> None:
@@ -223,7 +216,6 @@ async def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(group:
     assert await group.exits.get() == (0, 0)
     await group.workers.sweep()
     assert {*group.left} == {daemon}
-    group.end_the_left()
 
 
 async def test_a_shell_that_is_killed_takes_the_script_with_it(group: Group) -> None:
@@ -234,7 +226,6 @@ async def test_a_shell_that_is_killed_takes_the_script_with_it(group: Group) -> 
     assert await group.exits.get() == (0, -9)
     await group.workers.sweep()
     assert not group.left
-    group.assert_nothing_is_left()
 
 
 async def test_a_script_may_save_its_state_though_the_shell_around_it_died(group: Group) -> None:
@@ -250,8 +241,6 @@ async def test_a_script_may_save_its_state_though_the_shell_around_it_died(group
     os.killpg(next(iter(group.workers.pids)), signal.SIGUSR1)
     assert await group.line() == "saved"
     assert await group.exits.get() == (0, -15)
-    await group.workers.sweep()
-    group.assert_nothing_is_left()
 
 
 SAVES = "say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its child')"
@@ -266,8 +255,6 @@ async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_busines
     group.workers.terminate()
     assert await group.line() == "saved"
     assert group.exits.empty()
-    await group.workers.sweep()
-    group.assert_nothing_is_left()
 
 
 async def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(group: Group) -> None:
@@ -278,8 +265,6 @@ async def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(group:
     group.workers.terminate()
     assert await group.line() == "saved"
     assert await group.exits.get() == (0, 7)
-    await group.workers.sweep()
-    group.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +290,6 @@ async def test_a_command_that_cannot_be_started_is_explained(
     assert group.exits.empty()
     await group.workers.sweep()
     assert group.exits.get_nowait() == (0, -9)
-    group.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -320,7 +304,6 @@ async def test_a_command_that_cannot_be_started_is_explained(
 async def test_a_command_that_cannot_be_run_is_explained(group: Group, command: WorkerCommand, message: str) -> None:
     with pytest.raises(SpawnError, match=message):
         group.launch([command])
-    group.assert_nothing_is_left()
 
 
 async def test_workers_inherit_no_open_file(group: Group) -> None:
@@ -335,7 +318,6 @@ async def test_workers_inherit_no_open_file(group: Group) -> None:
     assert await group.line() == "[0, 1, 2]"
     os.close(read_end)
     os.close(write_end)
-    await group.workers.sweep()
 
 
 async def test_workers_start_with_default_signals(group: Group) -> None:
@@ -364,7 +346,6 @@ async def test_each_worker_has_the_streams_that_it_is_given(group: Group, tmp_pa
     assert [file.read_text() for file in files] == [f"{file.name}\n" for file in files]
     for fd in fds:
         os.close(fd)
-    await group.workers.sweep()
 
 
 async def test_the_process_of_a_worker_is_known_even_after_its_end(group: Group, tmp_path: Path) -> None:
@@ -387,7 +368,6 @@ async def test_a_worker_leads_a_session_reads_nothing_and_runs_on_its_cpus_with_
     group.launch([replace(command, cpus=frozenset({cpu}))])
     session, pid, size, _, cpus = (await group.line()).split()
     assert (session, size, cpus) == (pid, "0", str(cpu))
-    await group.workers.sweep()
 
 
 # Workers that are held for the next round
