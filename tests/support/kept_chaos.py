@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from nodeclient.keeping.disk.durable_file import Progress
-from nodeclient.keeping.disk.part_reader import read_part
+from nodeclient.keeping.disk.part_files import read_part
 from nodeclient.keeping.disk.step_folder import Contents, find_whole, job_folder
 from tests.support import flipping
 from tests.support.cluster import Cluster, Node

@@ -8,7 +8,7 @@ whose stages are in `nodeclient.core.persist_attempt`. `steps_on_disk` scans the
 the results.
 
 - The files: `step_folder` knows which files a step has, and when it is whole. `tensor_file` is the format of tensors,
-  which stock torch reads too. `part_writer` writes parts out of memory of this node, and `part_reader` reads them back.
+  which stock torch reads too. `part_files` writes parts out of memory of this node, and reads them back.
 - The safeguards: `durable_file` writes a file so that it is whole or not there. `folder_claim` gives the folder of a
   job to one run at a time. `disk_thread` notices a disk that hangs, and `complaints` warns the user.
 """

@@ -26,7 +26,7 @@ from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread
 from nodeclient.keeping.disk.durable_file import Progress, WorkCancelledError
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
-from nodeclient.keeping.disk.part_writer import write_big, write_small
+from nodeclient.keeping.disk.part_files import write_big, write_small
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.step_folder import Contents, StepName, UnusableError, file_name
 from nodeclient.keeping.disk.steps_on_disk import CONTENTS, FULL, StepsOnDisk

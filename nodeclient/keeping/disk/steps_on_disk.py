@@ -25,7 +25,7 @@ from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, Result, read_in_thread
 from nodeclient.keeping.disk.durable_file import Progress, check_writable
 from nodeclient.keeping.disk.known_steps import KnownSteps
-from nodeclient.keeping.disk.part_reader import Room, read_part
+from nodeclient.keeping.disk.part_files import Room, read_part
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, UnusableError
 from nodeclient.keeping.parts.part_messages import Kind

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import SERIAL_MAX
 from nodeclient.keeping.disk import durable_file, step_folder
 from nodeclient.keeping.disk.durable_file import Progress, write_file
-from nodeclient.keeping.disk.part_reader import read_part
-from nodeclient.keeping.disk.part_writer import PartLostError, write_big, write_small
+from nodeclient.keeping.disk.part_files import PartLostError, read_part, write_big, write_small
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, StepName, UnusableError, find_whole, read_manifest
 from nodeclient.keeping.disk.tensor_file import TensorFileError, read_header
 from nodeclient.keeping.parts import digests

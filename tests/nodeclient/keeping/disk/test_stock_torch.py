@@ -18,7 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nodeclient.keeping.disk.durable_file import Progress
-from nodeclient.keeping.disk.part_writer import write_big, write_small
+from nodeclient.keeping.disk.part_files import write_big, write_small
 from nodeclient.keeping.disk.step_folder import StepName, begin, commit
 from tests.support.kept_places import Parts, held, sharded, small_bytes, whole
 from workerlib.contract.arena import Commit
