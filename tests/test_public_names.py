@@ -26,9 +26,9 @@ from coordinatord.protocol.messages import Message
 from coordinatord.security.token_store import KnownToken
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.metrics.jobs import JobsCollector
+from coordinatord.store.database_store import MemoryStore
 from coordinatord.store.etcd.keys import About, Head
 from coordinatord.store.etcd.roster import Coordinatord
-from coordinatord.store.memory_store import MemoryStore
 from nodeclient.core.logged_rounds import LoggedRound
 from nodeclient.keeping.disk.step_folder import Manifest, Note
 from tests.support.source import Source, sources

@@ -15,8 +15,7 @@ from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.runtime import logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.process_limits import allow_many_files, load_thread_end
-from coordinatord.store.database_store import Store
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore, Store
 from coordinatord.store.sqlite_store import SqliteStore
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The base of all stores: one thread writes a database, another one reads it, and the event loop never blocks."""
+"""The base of all stores, in which the event loop never blocks, and the store of `--ephemeral`."""
 
 from __future__ import annotations
 
@@ -89,3 +89,11 @@ class Store:
 
     async def _in_reader_thread(self, read: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._reading, read)
+
+
+class MemoryStore(Store):
+    """A store in memory: a restart of coordinatord forgets all jobs."""
+
+    def __init__(self) -> None:
+        database = Database.in_memory()
+        super().__init__("memory", database, database)

@@ -11,7 +11,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundFormed
 from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, serve
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
 from tests.support.histories import records_in
 from tests.support.programs import TIMEOUT_S, USER_HOME, kill_quietly

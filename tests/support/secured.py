@@ -20,8 +20,7 @@ from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.security.token_store import ALL_JOBS, TokenStore
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.store.database_store import Store
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore, Store
 from tests.support.programs import as_by_default, clean_environ
 from tests.support.raw_websocket import Wire, message, request, wire
 

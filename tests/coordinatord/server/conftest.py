@@ -13,8 +13,7 @@ from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.driver import NOT_SHARED, Sharing
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.store.database_store import Store
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore, Store
 from tests.support.programs import TIMEOUT_S
 
 Start = Callable[..., AbstractAsyncContextManager[Server]]

@@ -18,8 +18,8 @@ from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.systemd import SystemdNotifier
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server import driver
+from coordinatord.store.database_store import MemoryStore
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import an_observed
 from tests.support.histories import a_loss_of, an_opening, made_at, records_in

@@ -8,7 +8,7 @@ import pytest
 from coordinatord.core.rounds.values.records import RoundStarted
 from coordinatord.protocol.messages import Desired
 from coordinatord.server.sessions import connections
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.histories import records_in
 from tests.support.programs import TIMEOUT_S

@@ -11,10 +11,9 @@ import pytest
 from coordinatord.core.rounds.values.records import NodeDrained, Record
 from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED, rounds_of
 from coordinatord.store.database import Database
-from coordinatord.store.database_store import Store
+from coordinatord.store.database_store import MemoryStore, Store
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, LoggedEvent, StoreError
-from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.retention import RUNS_RETAINED
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.etcd import EtcdNamespace, needs_etcd

@@ -24,7 +24,7 @@ from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
 from coordinatord.server.standby import serve_standby
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway

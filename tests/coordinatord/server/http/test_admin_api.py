@@ -19,7 +19,7 @@ from coordinatord.server.http import admin_api
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import AdminApi
 from coordinatord.server.http.request_body import PARSERS
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_coordinator

@@ -20,7 +20,7 @@ from coordinatord.protocol.messages import EarlyEnd, Follower, Goal, Phase, Repo
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.server.http.responses import JSON, MSGPACK, encoded
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure, a_report
 from tests.support.histories import made_at

@@ -11,7 +11,7 @@ from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import OwnNames
 from coordinatord.server.sessions.refusal_log import LINES_MAX
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 
 CHROMIUM = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", "Accept-Language": "en-US"}

@@ -8,7 +8,7 @@ from coordinatord.core.rounds.state.run import Health
 from coordinatord.protocol.messages import Goal
 from coordinatord.runtime import __version__
 from coordinatord.server.app import ListenAddress, ListenError, serve
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, get, join, until
 

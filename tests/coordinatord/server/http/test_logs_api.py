@@ -16,8 +16,8 @@ from coordinatord.protocol.messages import Desired, Phase
 from coordinatord.server import driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
+from coordinatord.store.database_store import MemoryStore
 from coordinatord.store.interface import Entry, StoreError
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.support.builders import a_failure, a_spec

@@ -23,7 +23,7 @@ from coordinatord.server.app import Server
 from coordinatord.server.counters import Counters, measure_lag
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import REASONS, JobTally
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_run

@@ -18,7 +18,7 @@ from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import app
 from coordinatord.server.app import Server
 from coordinatord.server.http import live_updates
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_spec

@@ -14,9 +14,8 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.reads import rounds_reader
 from coordinatord.server.reads.rounds_reader import RoundsReader
-from coordinatord.store.database_store import Store
+from coordinatord.store.database_store import MemoryStore, Store
 from coordinatord.store.interface import StoreError
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.page.test_stream import view
 from tests.support.builders import a_coordinator, a_failure, a_spec

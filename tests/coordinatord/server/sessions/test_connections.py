@@ -12,7 +12,7 @@ from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http import request_body
 from coordinatord.server.sessions import connections
 from coordinatord.server.sessions.connections import HEADERS_MAX, LINE_BYTES_MAX
-from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join
 from tests.support.raw_websocket import HALF, WHOLE, request, wire
