@@ -47,10 +47,9 @@ SERVER = "tests/coordinatord/server"
 CONNECTIONS = f"{SERVER}/sessions/test_connection_limits.py"
 HTTP_CONNECTIONS = f"{SERVER}/sessions/test_connections.py"
 SESSIONS = f"{SERVER}/sessions/test_node_sessions.py"
-FLOODS = f"{SERVER}/sessions/test_refusal_floods.py"
-STRANGE = f"{SERVER}/sessions/test_strange_nodes.py"
 SECURITY = "tests/coordinatord/security"
 CODEC = "tests/coordinatord/protocol/test_codec.py"
+PRINTABLE = "tests/coordinatord/protocol/test_printable.py"
 RETENTION = "tests/coordinatord/store/test_retention.py"
 
 LIMITS: list[tuple[tuple[float, ...], str, str]] = [
@@ -62,7 +61,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         "test_the_oldest_ended_job_is_forgotten_for_a_new_one_and_live_ones_never",
     ),
     ((WORKERS_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
-    ((NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    ((NAME_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((DURATION_S_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((VIEWERS_MAX,), f"{SERVER}/page/test_stream.py", "test_one_viewer_too_many_is_refused_until_another_one_goes"),
     ((FOLLOWERS_MAX,), f"{SERVER}/http/test_events_api.py", "test_followers_are_limited"),
@@ -80,9 +79,9 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
     ((TOKENS_MAX,), f"{SECURITY}/test_tokens.py", "test_revoked_tokens_make_room"),
     ((LINKS_MAX,), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),
-    ((FRAME_BYTES_MAX,), STRANGE, "test_what_ends_a_session_is_said_by_a_code"),
-    ((1_024,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
-    ((), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    ((FRAME_BYTES_MAX,), SESSIONS, "test_what_ends_a_session_is_said_by_a_code"),
+    ((1_024,), CODEC, "test_what_is_nested_too_deeply_for_python_is_refused_as_any_other_value"),
+    ((), PRINTABLE, "test_the_pattern_refuses_all_that_steers_a_terminal_and_nothing_that_python_prints"),
     (
         (FRAMES_AT_ONCE, FRAMES_PER_S),
         CONNECTIONS,
@@ -90,11 +89,11 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     (
         (JOINS_AT_ONCE, JOINS_PER_S),
-        f"{SERVER}/sessions/test_join_throttle.py",
+        SESSIONS,
         "test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not",
     ),
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
-    ((HEAD_BYTES_MAX,), f"{SERVER}/sessions/test_one_port.py", "test_a_request_that_is_no_good_is_refused_over_http"),
+    ((HEAD_BYTES_MAX,), HTTP_CONNECTIONS, "test_a_request_that_is_no_good_is_refused_over_http"),
     ((LINE_BYTES_MAX,), HTTP_CONNECTIONS, "test_headers_over_a_limit_are_refused"),
     ((HEADERS_MAX,), HTTP_CONNECTIONS, "test_headers_over_a_limit_are_refused"),
     ((MAX_MSG_QUEUE_SIZE,), HTTP_CONNECTIONS, "test_what_follows_a_request_for_a_stream_is_not_read_without_end"),
@@ -104,7 +103,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((BODY_WITHIN_S,), HTTP_CONNECTIONS, "test_a_request_whose_end_does_not_come_is_given_up_in_words"),
     ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
     ((UNACKNOWLEDGED_MS / 1_000,), f"{SERVER}/page/test_stream.py", "test_who_does_not_read_at_all_is_let_go"),
-    ((CLOSE_WITHIN_S,), STRANGE, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),
+    ((CLOSE_WITHIN_S,), SESSIONS, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),
     (
         (ALL.pending, ALL.pending * 3 / 4),
         CONNECTIONS,
@@ -113,7 +112,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((ALL.joining, ALL.joining * 3 / 4), CONNECTIONS, "test_a_session_without_a_join_makes_room_for_a_newer_one"),
     (
         (ALL.closing, ALL.closing * 3 / 4),
-        FLOODS,
+        CONNECTIONS,
         "test_who_was_refused_and_does_not_close_takes_the_place_of_nobody",
     ),
     (
@@ -121,7 +120,11 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         CONNECTIONS,
         "test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them",
     ),
-    ((LINES_MAX,), FLOODS, "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing"),
+    (
+        (LINES_MAX,),
+        f"{SERVER}/sessions/test_refusal_log.py",
+        "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing",
+    ),
     ((LINES_MAX,), f"{SERVER}/http/test_browser_guard.py", "test_pages_that_ask_without_end_do_not_fill_the_log"),
     ((FAILURES_MAX,), f"{SECURITY}/test_tokens.py", "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not"),
     (
@@ -141,7 +144,7 @@ BESIDE = [
     ("tests/cli/test_settings_cli.py", "test_nodeclient_refuses_a_wrong_command_line_in_one_line"),
     (f"{SERVER}/http/test_admin_api.py", "test_requests_in_progress_are_limited"),
     ("tests/nodeclient/diagnosis/test_diagnose.py", "test_of_a_deep_stack_both_ends_are_shown"),
-    ("tests/coordinatord/store/test_logged_events.py", "test_drains_that_hold_are_kept_and_others_do_not_pile_up"),
+    (RETENTION, "test_drains_that_hold_are_kept_and_others_do_not_pile_up"),
     (RETENTION, "test_the_last_runs_of_a_job_are_kept"),
     (CONNECTIONS, "test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others"),
 ]

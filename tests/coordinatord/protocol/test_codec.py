@@ -181,6 +181,7 @@ NO_MESSAGE = {
     "a list as a key": b"\x81\x91\x01\x02",
     "bad UTF-8": b"\x81\xa4type\xa2\xff\xfe",
     "nested too deep": b"\x81\xa4type" + b"\x91" * 5000 + b"\x00",
+    "nested too deep in an unknown field": b"\x81\xa1q" + b"\x91" * 5000 + b"\x00",
     "a map that claims to be huge": b"\xdf\xff\xff\xff\xff",
     "a text that claims to be huge": b"\xdb\xff\xff\xff\xff",
     "the reserved byte": b"\xc1",

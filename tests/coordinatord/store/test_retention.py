@@ -1,12 +1,16 @@
 """Retention changes nothing: the rest of a history leads to the same state, and it does not grow."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.values.records import (
+    HostJudged,
+    NodeDrained,
     NodeJoined,
+    NodeUndrained,
     RoundEnded,
     RoundFormed,
     RunOpened,
@@ -18,7 +22,7 @@ from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
-from coordinatord.store.retention import RUNS_RETAINED, VISITORS_RETAINED
+from coordinatord.store.retention import CLUSTER_RECORDS_RETAINED, RUNS_RETAINED, VISITORS_RETAINED
 from tests.support.histories import (
     JOB,
     RUN,
@@ -34,6 +38,11 @@ from tests.support.histories import (
 )
 
 
+@pytest.fixture
+def database() -> Database:
+    return Database.in_memory()
+
+
 def kinds(entries: list[Entry]) -> list[str]:
     return [entry.record.KIND for entry in entries]
 
@@ -45,8 +54,7 @@ def going_on(entries: list[Entry]) -> DurableRun:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
-def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(seed: int) -> None:
-    database = Database.in_memory()
+def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(seed: int, database: Database) -> None:
     whole: list[Entry] = []
     for entry in Life(seed, rounds=ROUNDS_RETAINED + 20):
         database.append([entry])
@@ -56,8 +64,7 @@ def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(
     assert database.count() < len(whole)
 
 
-def test_the_last_rounds_are_kept_whole() -> None:
-    database = Database.in_memory()
+def test_the_last_rounds_are_kept_whole(database: Database) -> None:
     for entry in Life(7, rounds=ROUNDS_RETAINED + 20):
         database.append([entry])
     kept = [entry.record for entry in database.load()]
@@ -67,8 +74,7 @@ def test_the_last_rounds_are_kept_whole() -> None:
     assert ends == [rounds[0] - 1, *rounds]
 
 
-def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up() -> None:
-    database = Database.in_memory()
+def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up(database: Database) -> None:
     database.append(
         made_at(0.0, an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_loss_of("n2"))
     )
@@ -80,8 +86,7 @@ def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up() -> None:
     assert (list(run.order), list(run.members)) == (["n1", "n2"], ["n1"])
 
 
-def test_a_node_that_comes_and_goes_under_one_name_does_not_pile_up() -> None:
-    database = Database.in_memory()
+def test_a_node_that_comes_and_goes_under_one_name_does_not_pile_up(database: Database) -> None:
     database.append(made_at(0.0, an_opening()))
     for number in range(3 * VISITORS_RETAINED):
         database.append(made_at(1.0, a_join_of("n1", incarnation=number), a_loss_of("n1", incarnation=number)))
@@ -90,16 +95,14 @@ def test_a_node_that_comes_and_goes_under_one_name_does_not_pile_up() -> None:
     assert list(replay(database.load())[JOB].members) == ["n1"]
 
 
-def test_what_nodes_remember_of_rounds_is_not_forgotten_before_the_first_round() -> None:
-    database = Database.in_memory()
+def test_what_nodes_remember_of_rounds_is_not_forgotten_before_the_first_round(database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("old", remembered=7), a_loss_of("old")))
     for number in range(2 * VISITORS_RETAINED):
         database.append(made_at(1.0, a_join_of(f"visitor-{number}"), a_loss_of(f"visitor-{number}")))
     assert replay(database.load())[JOB].round == 7
 
 
-def test_the_last_runs_of_a_job_are_kept() -> None:
-    database = Database.in_memory()
+def test_the_last_runs_of_a_job_are_kept(database: Database) -> None:
     for number in range(RUNS_RETAINED + 2):
         run = f"e-{number}"
         database.append(made_at(float(number), an_opening(run=run), a_join_of("n1", run=run)))
@@ -111,8 +114,7 @@ def test_the_last_runs_of_a_job_are_kept() -> None:
     assert kinds(database.history(JOB, kept[0])) == ["RunOpened", "NodeJoined"]
 
 
-def test_of_a_forgotten_job_nothing_is_left_but_that_and_others_stay() -> None:
-    database = Database.in_memory()
+def test_of_a_forgotten_job_nothing_is_left_but_that_and_others_stay(database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1")))
     database.append(made_at(1.0, an_opening("other"), a_join_of("n1", "other")))
     database.append(made_at(2.0, a_forgetting(), an_opening("third")))
@@ -120,8 +122,7 @@ def test_of_a_forgotten_job_nothing_is_left_but_that_and_others_stay() -> None:
     assert database.runs() == [("other", RUN), ("third", RUN)]
 
 
-def test_a_job_that_comes_again_within_one_commit_begins_anew() -> None:
-    database = Database.in_memory()
+def test_a_job_that_comes_again_within_one_commit_begins_anew(database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1")))
     database.append(made_at(1.0, a_forgetting(), an_opening(run="e-2"), a_join_of("n2", run="e-2")))
     [forgotten, _, joined] = [entry.record for entry in database.load()]
@@ -130,8 +131,7 @@ def test_a_job_that_comes_again_within_one_commit_begins_anew() -> None:
     assert (joined.run, joined.node) == ("e-2", "n2")
 
 
-def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
-    database = Database.in_memory()
+def test_stalls_of_a_round_that_lasts_do_not_pile_up(database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_round_of("n1"), a_start_of()))
     before = database.count()
     for number in range(3 * retention.REPEATED_RETAINED):
@@ -141,3 +141,58 @@ def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
     assert database.count() == before + 2 * retention.REPEATED_RETAINED
     run = replay(database.load())["job"]
     assert run.ledger.settled == Spent(training=number, stalled=number)
+
+
+def a_drain(name: str) -> NodeDrained:
+    return NodeDrained("", "", f"{name} drained by alice", name)
+
+
+def an_undrain(name: str) -> NodeUndrained:
+    return NodeUndrained("", "", f"{name} undrained by alice", name)
+
+
+def test_forgotten_jobs_do_not_pile_up(database: Database) -> None:
+    for number in range(CLUSTER_RECORDS_RETAINED + 20):
+        job = f"job-{number}"
+        database.append(made_at(0.0, an_opening(job), a_forgetting(job)))
+    assert database.count() == CLUSTER_RECORDS_RETAINED
+
+
+def test_drains_that_hold_are_kept_and_others_do_not_pile_up(database: Database) -> None:
+    database.append(
+        made_at(0.0, a_drain("bad"), a_drain("mended"), an_undrain("mended"), a_drain("again"), an_undrain("again"))
+    )
+    database.append(made_at(0.0, a_drain("again")))
+    for number in range(CLUSTER_RECORDS_RETAINED):
+        database.append(made_at(1.0, a_drain(f"n{number}"), an_undrain(f"n{number}")))
+    drained = [entry.record for entry in database.load() if isinstance(entry.record, NodeDrained)]
+    left = [record.node for record in drained]
+    assert left[:2] == ["bad", "again"]
+    assert "mended" not in left
+    assert database.count() == CLUSTER_RECORDS_RETAINED + 2
+
+
+def test_the_last_judgement_of_a_host_is_kept_and_earlier_ones_do_not_pile_up(database: Database) -> None:
+    database.append(made_at(0.0, HostJudged("", "", "charged", "lemon"), HostJudged("", "", "quarantined", "lemon")))
+    for number in range(CLUSTER_RECORDS_RETAINED):
+        database.append(made_at(1.0, HostJudged("", "", f"charged {number}", "other")))
+    kept = [entry.record.reason for entry in database.load() if isinstance(entry.record, HostJudged)]
+    assert kept[0] == "quarantined"
+    assert len(kept) == CLUSTER_RECORDS_RETAINED + 1
+
+
+def test_a_host_with_the_longest_name_can_be_judged(database: Database) -> None:
+    database.append(made_at(0.0, HostJudged("", "", "charged", "h" * 253)))  # the limit of `NodeOffer.host`
+    assert database.count() == len([*database.load()]) == 1
+
+
+def test_a_mark_more_costs_no_more_the_more_there_are(database: Database) -> None:
+    costs = []
+    for half in range(2):
+        steps: list[None] = []
+        database.append(made_at(0.0, *(a_drain(f"n{half}-{number}") for number in range(2 * CLUSTER_RECORDS_RETAINED))))
+        database._connection.set_progress_handler(partial(steps.append, None), 10)
+        database.append(made_at(1.0, a_drain(f"one-more-{half}")))
+        database._connection.set_progress_handler(None, 0)
+        costs.append(len(steps))
+    assert 0 < costs[0] <= costs[1] < 1.2 * costs[0]

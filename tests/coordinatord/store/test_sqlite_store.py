@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -174,3 +175,24 @@ async def test_a_database_of_an_older_version_is_checked_before_it_is_changed(tm
     with pytest.raises(UnreadableStoreError, match="damaged"):
         Database.open(path, (*STEPS, ("DROP TABLE records",)))
     assert path.read_bytes() == content
+
+
+async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "state")
+    await store.append(made_at(0.0, an_opening()))
+    looking = threading.Event()
+    go_on = threading.Event()
+
+    def look() -> None:
+        looking.set()
+        go_on.wait()
+
+    held = asyncio.get_running_loop().run_in_executor(store._reading, look)
+    await asyncio.to_thread(looking.wait)
+    telling = asyncio.ensure_future(store.read_events(None, None, 10))
+    await store.append(made_at(1.0, a_join_of("n1")))
+    assert not telling.done()
+    go_on.set()
+    await held
+    assert [event.kind for event in (await telling).events] == ["RunOpened", "NodeJoined"]
+    await store.close()

@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.runtime import __version__
 from coordinatord.server import driver
 from coordinatord.server.driver import iterate_jobs
 from coordinatord.server.http import jobs_api
@@ -172,3 +173,45 @@ async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monke
         store.allowed.release()
         assert (await following).job == "y"
         assert (await asking)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("application/msgpack", "application/msgpack"),
+        ("text/html, application/json;q=0.9", "application/json"),
+    ],
+)
+async def test_answers_are_json_and_on_demand_msgpack(start: Start, accept: str, kind: str) -> None:
+    async with start() as server:
+        health = {"status": "ok", "reason": "", "version": __version__, "jobs": 0, "sessions": 0, "insecure": True}
+        assert await get(f"{server.url}/healthz", accept) == (200, kind, health)
+        nothing = {"jobs": [], "drained": [], "charged": [], "insecure": True, "shared": None}
+        assert await get(f"{server.url}/v1/jobs", accept) == (200, kind, nothing)
+
+
+async def test_health_says_of_how_many_jobs_no_node_is_heard(start: Start) -> None:
+    async with start(reconnect_grace_s=0.01) as server:
+        for job in ("left", "heard"):
+            async with connect(server.url, join("a", job=job)) as a:
+                await a.start_workers()
+                await a.beat()
+                await a.receive_goal(Goal.RUN)
+                if job == "heard":
+                    await until(lambda: server.driver.machine.jobs["left"].health is Health.SILENT)
+                    _, _, health = await get(f"{server.url}/healthz")
+        assert (health["status"], health["reason"]) == ("ok", "no node is heard of 1 of 2 live jobs")
+
+
+async def test_an_error_has_the_form_of_any_answer(start: Start) -> None:
+    kind = "application/msgpack"
+    async with start() as server:
+        status, found, body = await get(f"{server.url}/v1/nowhere", kind)
+        answered = {"error": "unknown_path", "message": "nothing is served at /v1/nowhere"}
+        assert (status, found, body) == (404, kind, answered)
+        async with ClientSession(headers={"Accept": kind}) as client, client.post(f"{server.url}/v1/jobs") as answer:
+            assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, kind, "GET, HEAD")
+            assert b"takes GET, HEAD, not POST" in await answer.read()

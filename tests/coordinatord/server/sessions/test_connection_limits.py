@@ -1,9 +1,12 @@
 """There are so many connections of each kind and no more; of one address too; and others notice nothing."""
 
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
@@ -14,7 +17,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
 from coordinatord.server import app
-from coordinatord.server.sessions import connections, tls_listener
+from coordinatord.server.sessions import connections, node_sessions, tls_listener
 from coordinatord.server.sessions.connection_limits import PENDING_MAX, ConnectionLimits, PendingConnections
 from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
 from tests.coordinatord.server.conftest import Start
@@ -82,6 +85,19 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
         assert await goal(waiting[-1]) is Goal.RUN
 
 
+async def test_who_was_refused_and_does_not_close_takes_the_place_of_nobody(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 3_600.0)
+    async with start(limits=FEW) as server, wires(server.url, 12, request() + message(b"nonsense")) as refused:
+        for peer in refused[: -FEW.closing]:
+            await peer.upgraded()
+            await peer.end()
+        assert server.sessions.size <= FEW.closing
+        async with connect(server.url, join("honest")) as node:
+            await node.receive(Desired)
+
+
 async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
     async with start(limits=FEW) as server, connect(server.url, join("a")) as node:
         async with wires(server.url, FEW.requests_per_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
@@ -116,29 +132,6 @@ async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) ->
             assert "may have 1 nodes with its limit of open files: raise LimitNOFILE" in said.message
         await node.beat()
         await node.receive(Desired)
-
-
-@pytest.mark.parametrize(
-    ("frame", "words"),
-    [
-        (encode(join("n" * 129)), "Join.node: expected text of length <= 128"),
-        (encode(join("a\x1b[2Jb")), "Join.node: expected text of printable characters"),
-        (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "Join.type: expected text, not a list"),
-        (b"\x81\xa1q" + b"\x91" * 5_000 + b"\x00", "the frame is not msgpack"),
-        (encode(join("a", observed=structs.replace(IDLE, steps=(1,) * 4_097))), "expected a list of length <= 4096"),
-    ],
-    ids=["name", "escape", "nested", "nested too deeply", "list"],
-)
-async def test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field(
-    start: Start, frame: bytes, words: str
-) -> None:
-    async with start() as server, connect(server.url, join("a")) as node, wire(server.url, request()) as peer:
-        peer.send(message(frame))
-        said = await refusal(peer)
-        assert (said.code, said.retry) == (RefusalCode.MALFORMED, False)
-        assert words in said.message
-        await node.beat()
-        await node.receive_goal(Goal.RUN)
 
 
 HEARTBEAT = message(encode(structs.replace(IDLE, beat=True)))
@@ -248,6 +241,59 @@ async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
             other = await stack.enter_async_context(wire(server.url, data, tls=TRUSTING))
             assert b"from 127.0.0.1 already, the limit: close some" in await other.answer()
             await other.end()
+
+
+Listener = TypeVar("Listener", bound=socket.socket)
+
+
+def listening(made: Listener) -> Listener:
+    made.bind(("127.0.0.1", 0))
+    made.listen()
+    return made
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process that has no descriptor left."""
+
+    tried = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Fail as the system does."""
+        self.tried += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def test_that_no_descriptor_is_left_is_said_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "PAUSE_S", 0.001)
+    listener = listening(Exhausted())
+    async with serving(secured(tmp_path), listener=listener) as server:
+        with socket.create_connection(("127.0.0.1", server.port)):
+            await until(lambda: listener.tried >= 5)
+    assert [record.__dict__["event"] for record in caplog.records] == ["accept_paused"]
+
+
+class Broken(socket.socket):
+    """A listening socket whose first connections break before they are accepted."""
+
+    errors = iter((errno.EPROTO, errno.ENETDOWN, errno.EPERM))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Fail as the system does, and then accept."""
+        for number in self.errors:
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+async def test_a_connection_that_breaks_before_it_is_accepted_is_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = listening(Broken())
+    async with serving(secured(tmp_path), listener=listener) as server, wire(server.url, WHOLE, tls=TRUSTING) as peer:
+        assert b" 200 OK" in await peer.answer()
+    assert not list(listener.errors), "all of them came"
+    assert not [record for record in caplog.records if record.exc_info], "an error that nobody takes ends the program"
 
 
 # Numbers

@@ -1,9 +1,18 @@
-"""A node that is refused for now, and tries again and again, fills no log."""
+"""Whoever is refused again and again, a node or another bearer of a token, fills no log."""
+
+from typing import Any
+
+import pytest
 
 from coordinatord.core.rounds.effects import Refuse
-from coordinatord.protocol.messages import RefusalCode, Refused
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import Desired, RefusalCode, Refused
+from coordinatord.server.sessions import node_sessions, refusal_log
 from coordinatord.server.sessions.refusal_log import LINES_MAX, SUBJECTS_MAX, WINDOW_S, LogThrottle, RefusalLog
+from tests.coordinatord.server.conftest import Start
 from tests.support.histories import JOB, a_join_of, made_at
+from tests.support.raw_session import connect, join
+from tests.support.raw_websocket import message, request, wire
 
 
 def turned_away(node: str = "n1", text: str = "n1 drained by alice", *, retry: bool = True) -> Refuse:
@@ -56,3 +65,45 @@ def test_a_budget_forgets_what_was_counted_longest_ago() -> None:
     for number in range(SUBJECTS_MAX):
         throttle.line_suffix(number, 0.0)
     assert throttle.line_suffix("ana", 0.0) == ""
+
+
+MANY = 12
+
+LINES = 3
+
+
+def malformed(number: int) -> bytes:
+    """Return a message of a type that nobody knows, another one for each number."""
+    return message(b"\x81\xa4type\xa4no%02d" % number)
+
+
+def lines_of(event: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.__dict__.get("event") == event]
+
+
+@pytest.mark.parametrize(
+    ("event", "sent"),
+    [
+        pytest.param("peer_refused", malformed, id="before the join"),
+        pytest.param("node_refused", lambda n: message(encode(join(f"n{n}", nodes=2 + n))), id="by the machine"),
+        pytest.param(
+            "message_malformed", lambda n: message(encode(join(f"n{n}", job="theirs"))) + malformed(n), id="after it"
+        ),
+    ],
+)
+async def test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, event: str, sent: Any
+) -> None:
+    monkeypatch.setattr(refusal_log, "LINES_MAX", LINES)
+    monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", 0.01)
+    async with start() as server, connect(server.url, join("honest")) as node:
+        await node.receive(Desired)
+        for number in range(MANY):
+            async with wire(server.url, request() + sent(number)) as peer:
+                await peer.upgraded()
+                await peer.end()
+        lines = lines_of(event, caplog)
+        assert len(lines) == LINES, lines
+        assert [line.endswith("; more like this is not logged for now") for line in lines] == [False, False, True]
+        await node.beat()
+        await node.receive(Desired)

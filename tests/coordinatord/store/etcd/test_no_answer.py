@@ -1,22 +1,27 @@
-"""What keeps a member of etcd from answering is said with what to do about it."""
+"""What keeps a member of etcd from answering is said with what to do about it, and a watch goes on."""
 
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
 import pytest
 import trustme
 
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd import gateway as gateway_module
-from coordinatord.store.etcd.gateway import TRY_WITHIN_S, Gateway
+from coordinatord.store.etcd.gateway import PAUSE_S, TRY_WITHIN_S, Gateway
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, why_no_answer
 from tests.support.canned_http import body, canned
+from tests.support.etcd import gateway_to
+from tests.support.raw_session import until
 
 
 @pytest.fixture
@@ -125,3 +130,25 @@ async def test_a_cancellation_that_comes_with_a_timeout_is_not_lost(monkeypatch:
         await asyncio.wait([request])
         await gateway.close()
     assert request.cancelled()
+
+
+async def test_a_watch_whose_stream_ends_at_once_is_begun_anew_after_a_pause() -> None:
+    begun: list[float] = []
+
+    def end_at_once(handler: BaseHTTPRequestHandler) -> None:
+        begun.append(time.monotonic())
+        body(b"")(handler)
+
+    answers = {"POST /v3/kv/range": body(b'{"header": {"revision": "5"}}'), "POST /v3/watch": end_at_once}
+    with canned(answers) as (address, _):
+        async with gateway_to(EtcdLocation.parse(f"etcd://{address}/any")) as gateway:
+            tasks = Tasks()
+
+            async def watch() -> None:
+                async for _ in gateway.watch(b"key"):
+                    pass
+
+            tasks.spawn(watch(), name="watch")
+            await until(lambda: len(begun) >= 3)
+            await tasks.cancel()
+    assert all(later - earlier > PAUSE_S / 2 for earlier, later in pairwise(begun))
