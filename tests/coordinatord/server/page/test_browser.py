@@ -8,18 +8,20 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from coordinatord.server.http.live_updates import VIEWERS_MAX
-from tests.coordinatord.server.page.conftest import UNREACHABLE, Open
+from tests.coordinatord.server.page.conftest import EVIL, UNREACHABLE, Open
 from tests.coordinatord.server.page.test_colours import palette
-from tests.support.browser import Page
+from tests.support.browser import Browser, Page
 from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.etcd import needs_etcd
 from tests.support.lives import FleetProgram, Lives
 from tests.support.programs import BIN, run
+from tests.support.standbys import Pair, on_this_host
 
 pytestmark = pytest.mark.slow
 
@@ -236,3 +238,54 @@ def test_a_page_that_is_one_too_many_says_so_and_waits(
     page.wait_for_text("No jobs yet")
     assert page.evaluate("document.getElementById('banner').hidden")
     page.complaints[:] = [complaint for complaint in page.complaints if "status of 503" not in complaint]
+
+
+JOIN = """new Promise((resolve) => {{
+  const socket = new WebSocket("ws://{endpoint}/v1/session");
+  socket.onopen = () => resolve("it may say what it likes");
+  socket.onerror = () => resolve("turned away");
+}})"""
+
+DRAIN = """fetch("http://{endpoint}/v1/nodes/a/drain", {{ method: "POST", body: '{{"by": "me"}}', mode: "no-cors",
+  headers: {{ "Content-Type": "text/plain" }} }}).then((answer) => answer.type)"""
+
+READ = """fetch("/v1/jobs", {{ headers: {headers}, referrerPolicy: "no-referrer" }})
+  .then(async (answer) => [answer.status, await answer.text()])"""
+
+
+def test_a_page_of_somebody_else_can_neither_join_a_job_nor_ask_for_anything(
+    coordinator: Coordinator, stranger: Page
+) -> None:
+    assert stranger.evaluate(JOIN.format(endpoint=coordinator.endpoint)) == "turned away"
+    coordinator.await_line("refused: a web page sent .*origin=http://evil.example:.* path=/v1/session")
+    assert stranger.evaluate(DRAIN.format(endpoint=coordinator.endpoint)) == "opaque"
+    coordinator.await_line("refused: a web page sent .* path=/v1/nodes/a/drain")
+    assert coordinator.get("/v1/jobs")["drained"] == []
+
+
+def test_a_page_whose_name_has_come_to_mean_our_address_reads_nothing(
+    coordinator: Coordinator, browser: Browser
+) -> None:
+    with closing(browser.open(f"http://{EVIL}:{coordinator.port}/")) as page:
+        assert f"does not know the name {EVIL} as its own" in page.text()
+        assert "--allowed-hosts" in page.text()
+        for headers in ("{}", '{ "User-Agent": "curl/8", "Accept-Language": "", "Accept": "application/json" }'):
+            status, text = page.evaluate(READ.format(headers=headers))
+            assert (status, "foreign_name" in text) == (403, True)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Start two coordinators, which outlive the page."""
+    with ExitStack() as stack:
+        yield on_this_host(stack, tmp_path)
+
+
+@pytest.mark.long
+@needs_etcd
+def test_who_leads_and_who_stands_by_is_shown_and_kept_up(pair: Pair, open_page: Open) -> None:
+    leader, standby = pair.addresses
+    page = open_page(f"http://{leader}/")
+    page.wait_for_text(f"{leader} leads, standing by: {standby}", "#host")
+    assert pair.coordinators[1].stop() == 0
+    page.wait_for_text(f"{leader} leads, no coordinator stands by", "#host")
