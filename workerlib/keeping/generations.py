@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,6 +34,10 @@ TOUCH_AFTER_S = 1.0
 SAMPLE = 4
 """The approximate number of tensors that are checked for changes outside `optimizer.step`. A few suffice, since
 whatever trains changes nearly all of them, and each one costs time at each step."""
+
+LOOKS = 2 * SAMPLE
+"""How many frozen parameters are looked at in each later step, in turn, until one has changed: a moving average may
+begin after many steps, or move at every tenth."""
 
 HEAD = 4096
 """How many of its first elements are the *head* of a tensor. Where torch has counted no change, `has_trained` compares
@@ -75,10 +81,7 @@ class GenerationWriter:
         """Some of the tensors, whose changes show those of the state; those that require gradients, if any does."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step, for `has_changed`."""
-        self._frozen: Sequence[torch.Tensor] = []
-        """Some of the parameters that require no gradients; none unless others require some. Only the script itself may
-        change them, as where one encoder follows another one by a moving average. All of them in the first step, and
-        then some of those that it has changed, if it has changed any."""
+        self._frozen = _FrozenSample(())
         self._unhooked: list[_Version] = []
         """The versions of what the script changes itself, at the end of the last step, for `has_changed`."""
         self._first_versions: list[int] = []
@@ -146,13 +149,11 @@ class GenerationWriter:
             learning = [tensor for tensor in tensors if tensor.requires_grad]
             frozen = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter) and not tensor.requires_grad]
             self._sample = [local_part(tensor) for tensor in _some_of(learning or tensors)]
-            self._frozen = frozen if learning else []
+            self._frozen = _FrozenSample(frozen if learning else ())
             self._head_digest = self._digest_of_heads()
             self._learning = _versions_of(learning)
         else:
-            pairs = zip(self._frozen, self._unhooked, strict=False)  # those of containers come after these
-            moved = [tensor for tensor, before in pairs if _is_changed(tensor, before)]
-            self._frozen = _some_of(moved or self._frozen)
+            self._frozen.choose()
         self._versions = [*map(change_count, self._sample)]
         self._first_versions = self._first_versions or self._versions
         self.record_unhooked()
@@ -167,7 +168,7 @@ class GenerationWriter:
 
     def _changed_by_script(self) -> list[torch.Tensor]:
         containers = (kept for kept in self._objects.values() if isinstance(kept, KeptContainer))
-        return [*self._frozen, *(tensor for kept in containers for _, tensor in kept.big_tensors())]
+        return [*self._frozen.watched, *(tensor for kept in containers for _, tensor in kept.big_tensors())]
 
     @property
     def is_trained(self) -> bool:
@@ -285,6 +286,31 @@ def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, m
 def small_offset(layout: Layout) -> int:
     """Return where the small state begins in the data of a generation."""
     return -(-layout.end // ALIGNMENT) * ALIGNMENT
+
+
+class _FrozenSample:
+    """Some of the parameters that require no gradients, if others do.
+
+    Only the script itself may change them, as where one encoder follows another one by a moving average.
+    """
+
+    def __init__(self, frozen: Sequence[torch.Tensor]) -> None:
+        """Begin with all of these parameters, before the first step."""
+        self.watched = frozen
+        """All of them in the first step, then some of those that it has changed, once a change of any is seen."""
+        self._still = deque(_versions_of(frozen))
+        """All of them before the first step; empty once a change of any is seen."""
+
+    def choose(self) -> None:
+        """Choose those to be watched in the next step, at the end of a step."""
+        if not self._still:
+            return
+        looked = [*islice(self._still, max(LOOKS, len(self.watched)))]  # after the first step these are all
+        self._still.rotate(-len(looked))
+        moved = [tensor for before in looked if (tensor := before[0]()) is not None and _is_changed(tensor, before)]
+        if moved:
+            self._still.clear()
+        self.watched = _some_of(moved or self.watched)
 
 
 def _some_of(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -183,11 +183,19 @@ def test_a_moving_average_that_moved_before_the_optimizer_is_not_saved_as_that_o
 
 
 @pytest.mark.parametrize("follow", [follow_in_place, follow_anew])
-def test_a_moving_average_is_found_among_many_parameters_that_stay(follow: Callable[[torch.Tensor], None]) -> None:
+@pytest.mark.parametrize("begins_late", [False, True])
+def test_a_moving_average_is_found_among_many_parameters_that_stay(
+    begins_late: bool, follow: Callable[[torch.Tensor], None]
+) -> None:
     backbone = nn.ModuleList(nn.Linear(2, 2) for _ in range(50)).requires_grad_(requires_grad=False)
     mean = nn.Linear(2, 2).requires_grad_(requires_grad=False)
     writer = GenerationWriter(adapt({"backbone": backbone, "mean": mean, "model": network()}), world_size=2)
     writer.record_step()
+    if begins_late:
+        writer.record_step()
+        follow(mean.bias)
+        for _ in range(20):
+            writer.record_step()
     for _ in range(2):
         follow(mean.bias)
         assert writer.has_changed()
