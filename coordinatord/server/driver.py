@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 WRITE_WITHIN_S = 1.0
 """How long a write may take before the store counts as failed, a hundred times the usual. Nodes then learn that the
-coordinator is degraded, well before the five seconds of silence after which they look for another one."""
+coordinator is degraded, well before the four seconds of silence after which they look for another one."""
 
 WRITE_CHECKS = 20
 """How many sleeps `WRITE_WITHIN_S` is divided into, each at least one turn of the event loop. A write to etcd needs up
