@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -122,11 +122,11 @@ def without_memory(folder: Path, *, launched: bool) -> None:
     (folder / "done").touch()
 
 
-def save_five(folder: Path) -> None:
+def save_five(folder: Path, steps: Sequence[int]) -> None:
     """Save five steps; wait after the third one until some are protected."""
     with workerlib.init():
-        for step in range(5):
-            if step == 3:
+        for step in steps:
+            if step == steps[3]:
                 wait_until("protection", (folder / "protected").exists)
             save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
 

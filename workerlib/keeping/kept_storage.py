@@ -105,6 +105,8 @@ class _StorageConnection:
         """The reasons for which a save was left out with a warning."""
         self.last_step = -1
         """The step of the last save; -1 before the first one."""
+        self._offered = -1
+        """The step that was last to be saved, and may have been left out; -1 before the first one."""
         if KEEP in os.environ:
             checkpoints.check_unused(_USED_BY)
         self._channel = connect_if_offered(self.environment)
@@ -119,6 +121,11 @@ class _StorageConnection:
         planned_end = PlannedEnd(self._channel)
         planned_end.listen(self._on_message, self._end_requests)
         checkpoints.connect(planned_end, _USED_BY)
+
+    def stride_to(self, step: int) -> int:
+        """Return how far this step, which is to be saved, is from the one before it, also if that was left out."""
+        before, self._offered = self._offered, step
+        return step - before if 0 <= before < step else 1
 
     def is_new_step(self, step: int, length: int) -> bool:
         """Whether this step is higher than all before; warn if not, unless a planned end repeats the last step."""
@@ -289,12 +296,13 @@ class KeptWriter(_WithoutNames, StorageWriter):
         length = begin + len(tail)
         rank, world_size = connection.environment.rank, connection.environment.world_size
         shard, shards = self._shard_in(plan, contents, rank, world_size)
+        stride = connection.stride_to(self._step)
         if not connection.is_new_step(self._step, length):
             return
         if (arena := connection.reserve(length, shard, shards)) is None:
             return
         began_at = time.monotonic()
-        place = arena.begin_generation(self._step, last=checkpoints.is_last())
+        place = arena.begin_generation(self._step, stride, last=checkpoints.is_last())
         if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
             connection.skip_save(length)
             return

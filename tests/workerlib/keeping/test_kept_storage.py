@@ -94,7 +94,7 @@ def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: 
 def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     node = keep.nodes[0]
-    with workers(keep, save_five, 1, 1, tmp_path) as [process]:
+    with workers(keep, save_five, 1, 1, tmp_path, range(5)) as [process]:
         keep.await_message(0, Saved)
         wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.messages) == 3)
         assert node.arena is not None
@@ -106,6 +106,20 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     assert [message.skipped for message in node.messages if isinstance(message, Interval)] == [1, 2]
     assert all(message.seconds > 0 for message in node.messages if isinstance(message, Saved))
     assert {commit.step for commit in keep.commits(0)} == {0, 1, 2}
+    keep.close()
+
+
+def test_where_two_steps_are_protected_the_newest_one_makes_way_also_if_all_numbers_are_odd(tmp_path: Path) -> None:
+    keep = Keep(tmp_path, 1)
+    node = keep.nodes[0]
+    with workers(keep, save_five, 1, 1, tmp_path, range(7, 47, 8)) as [process]:
+        wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.messages) == 3)
+        assert node.arena is not None
+        node.arena.protect([(1, 7), (1, 15)])
+        (tmp_path / "protected").touch()
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    assert {commit.step for commit in keep.commits(0)} == {7, 15, 39}
     keep.close()
 
 
