@@ -22,7 +22,7 @@ from workerlib.keeping import intervals, keeper
 
 FEATURES = 9
 
-POINTS = (
+PARTS = (
     "first batch",
     "critic gradients",
     "generator forward",

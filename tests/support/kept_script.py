@@ -1,6 +1,7 @@
 """A training script in this process that keeps its state."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
 
 from tests.support.environments import environment
-from tests.support.keeping import Keep
+from tests.support.keeping import Gone, Keep
 from tests.support.kept_training import digest_of
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.channel_messages import NotSaved, Saved
@@ -62,17 +63,30 @@ class Script:
             optimizer_hooks.clear()
 
     @contextmanager
-    def trains(self) -> Iterator[tuple[nn.Module, torch.optim.SGD, StepKeeper]]:
-        """Keep a network and its optimizer in the next round, until the worker ends."""
+    def trains(self, **others: Any) -> Iterator[tuple[nn.Module, torch.optim.SGD, StepKeeper]]:
+        """Keep a network, its optimizer and other objects in the next round, until the worker ends."""
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with self.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        with self.runs({"model": model, "optimizer": optimizer, **others}) as (_, kept):
             yield model, optimizer, kept
+
+    def check_resumed(self, fresh: Objects, step: int, state: str, world_size: int = 2) -> None:
+        """Check that the next round begins after a step, and brings fresh objects to its state."""
+        with self.runs(fresh, world_size) as (done, _):
+            assert (done, state_of(fresh)) == (step, state)
 
     @staticmethod
     def await_memory(kept: keeper.StepKeeper) -> None:
         """Wait until the worker has memory, or is refused any."""
         wait_until("memory", lambda: not kept._saver.memory.obstacle() or kept._saver.memory.refused)
+
+    def begin_save(self, kept: keeper.StepKeeper) -> Future[list[Saved | NotSaved | Gone]]:
+        """Ask a worker to save that is not between two steps; return what will have its answer."""
+        pool = ThreadPoolExecutor(1)
+        answers = pool.submit(self.node.save, 0)
+        pool.shutdown(wait=False)
+        wait_until("the request", lambda: kept._lock._request is not None)
+        return answers
 
     def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
         """Have the worker save at the end of its round, once it has memory."""

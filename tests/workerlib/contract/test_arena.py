@@ -1,15 +1,19 @@
-"""The layout of kept state: what is whole, what may be overwritten, and what a damaged memory is taken for."""
+"""The layout of kept state: what is whole, what may be overwritten, and what another processor may see of it."""
 
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workerlib.contract import arena as arena_module
 from workerlib.contract.arena import (
     HEADER_BYTES,
+    HEADER_WORDS,
     PENDING,
     Arena,
     ArenaError,
@@ -59,8 +63,10 @@ def test_another_process_sees_what_was_committed(file: int, arena: Arena) -> Non
 def test_a_place_that_is_begun_is_no_longer_whole_nor_is_its_digest(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)
-    place.store_digest(COMMIT, 0xFFFFFFFF)
-    assert place.digest(COMMIT) == 0xFFFFFFFF
+    assert place.digest(COMMIT) is None
+    for crc in (0, 0xFFFFFFFF):
+        place.store_digest(COMMIT, crc)
+        assert place.digest(COMMIT) == crc
     assert place.digest(replace(COMMIT, serial=2)) is None
     place.invalidate()
     assert place.read() is None
@@ -83,14 +89,6 @@ def test_to_touch_an_arena_changes_nothing_in_it(arena: Arena) -> None:
     arena.touch()
     assert [place.read() for place in arena.generations] == [None, None, COMMIT]
     assert bytes(arena.generations[2].data[-5:]) == b"state"
-
-
-def test_a_digest_of_zero_is_a_digest(arena: Arena) -> None:
-    place = arena.generations[0]
-    place.commit(COMMIT)
-    assert place.digest(COMMIT) is None
-    place.store_digest(COMMIT, 0)
-    assert place.digest(COMMIT) == 0
 
 
 @given(word=st.integers(0, 9), bit=st.integers(0, 63))
@@ -224,3 +222,121 @@ def test_what_is_no_arena_is_refused(file: int, arena: Arena) -> None:
     os.ftruncate(file, SIZES.total + 4096)
     with pytest.raises(ArenaError, match=r"an arena of \d+ bytes has \d+"):
         Arena.attach(file, writable=False)
+
+
+CHECK = HEADER_WORDS + 9
+"""The word of an arena that says whether its first place is whole."""
+
+PROTECTED = 4
+"""The first word of those that say which steps are protected."""
+
+Access = tuple[str, int]
+"""A `store` or a `load` of a word by its number, or what is done with a lock."""
+
+
+class Watched:
+    """The memory of an arena, which notes each access to its header."""
+
+    def __init__(self, memory: memoryview, accesses: list[Access], begin: int = 0) -> None:
+        self._memory, self._accesses, self._begin = memory, accesses, begin
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def cast(self, form: str) -> Self:
+        """Return the header as words."""
+        return type(self)(self._memory.cast(form), self._accesses)  # type: ignore[call-overload]  # any format
+
+    def tobytes(self) -> bytes:
+        """Load all words."""
+        self._accesses += [("load", self._begin + at) for at in range(len(self))]
+        return self._memory.tobytes()
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            inner = self._memory[at]
+            if inner.itemsize == 1:
+                return type(self)(inner, self._accesses) if at.start is None else inner  # else the data of a place
+            return type(self)(inner, self._accesses, self._begin + (at.start or 0))
+        self._accesses.append(("load", self._begin + at))
+        return self._memory[at]
+
+    def __setitem__(self, at: int, word: int) -> None:
+        self._accesses.append(("store", self._begin + at))
+        self._memory[at] = word
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self[at] for at in range(len(self)))
+
+
+@pytest.fixture
+def accesses(monkeypatch: pytest.MonkeyPatch) -> list[Access]:
+    """Have locks note what is done with them."""
+    noted: list[Access] = []
+
+    class Lock:
+        def acquire(self) -> None:
+            noted.append(("acquire", -1))
+
+        def release(self) -> None:
+            noted.append(("release", -1))
+
+    monkeypatch.setattr(arena_module, "Lock", Lock)
+    return noted
+
+
+@pytest.fixture
+def noted(accesses: list[Access]) -> Arena:
+    """Make an arena whose first generation is whole, and whose accesses are noted from here on."""
+    sizes = ArenaSizes.at_least(100, 100)
+    memory = memoryview(bytearray(sizes.total))
+    header = (arena_module.MAGIC, arena_module.LAYOUT_VERSION, sizes.generation, sizes.small)
+    struct.pack_into("4Q", memory, 0, *header)
+    watched: Any = Watched(memory, accesses)
+    made = Arena(watched)
+    made.generations[0].commit(COMMIT)
+    accesses.clear()
+    return made
+
+
+def are_in_order(accesses: Sequence[Access], first: Access, then: Access) -> bool:
+    """Whether every processor sees the first access before the other one, which comes next in the program.
+
+    A release is seen after all that is before it, an acquisition before all that is after it, and an acquisition does
+    not overtake a release.
+    """
+    begin = accesses.index(first)
+    between = [kind for kind, _ in accesses[begin : accesses.index(then, begin)]]
+    return "release" in between and "acquire" in between[between.index("release") :]
+
+
+def test_data_change_only_while_their_place_is_seen_not_to_be_whole(noted: Arena, accesses: list[Access]) -> None:
+    place = noted.generations[0]
+    place.invalidate()
+    accesses.append(("store", HEADER_BYTES))
+    assert are_in_order(accesses, ("store", CHECK), ("store", HEADER_BYTES))
+    del accesses[:-1]
+    place.commit(COMMIT)
+    assert are_in_order(accesses, ("store", HEADER_BYTES), ("store", CHECK))
+
+
+def test_data_are_read_between_two_looks_at_the_words(noted: Arena, accesses: list[Access]) -> None:
+    place = noted.generations[0]
+    assert place.read() == COMMIT
+    accesses.append(("load", HEADER_BYTES))
+    assert are_in_order(accesses, ("load", CHECK), ("load", HEADER_BYTES))
+    del accesses[:-1]
+    assert place.still_has(COMMIT)
+    assert are_in_order(accesses, ("load", HEADER_BYTES), ("load", CHECK))
+
+
+def test_each_side_says_what_it_does_before_it_looks_what_the_other_does(noted: Arena, accesses: list[Access]) -> None:
+    noted.protect({(2, 7)})
+    noted.generations[0].read()
+    assert are_in_order(accesses, ("store", PROTECTED + 2), ("load", CHECK))
+    noted.protect(())
+    for step, place in enumerate(noted.generations, 1):
+        place.commit(replace(COMMIT, step=step))
+    accesses.clear()
+    assert noted.begin_generation(4) is noted.generations[0]
+    assert are_in_order(accesses, ("store", CHECK), ("load", PROTECTED))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.keeping import Keep
     from tests.support.kept_script import Script
 
 
@@ -20,6 +21,16 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     started = Script(tmp_path, monkeypatch)
     yield started
     started.node.close()
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[Keep]:
+    """Have three nodes; a round may have fewer workers."""
+    from tests.support.keeping import Keep  # noqa: PLC0415 - as above
+
+    nodes = Keep(tmp_path, 3)
+    yield nodes
+    nodes.close()
 
 
 @pytest.fixture

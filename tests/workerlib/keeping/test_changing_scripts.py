@@ -89,12 +89,11 @@ def test_tensors_that_a_script_makes_in_its_first_steps_come_back(script: Script
             kept.step(step)
             wait_until("memory", lambda: not kept._saver.memory.awaited)
         script.saved(kept)
+        before = state_of(objects)
     again = fresh()
-    with script.runs(again) as (done, _):
-        assert done == 5
-        assert again["notes"]["means"].keys() == objects["notes"]["means"].keys()
-        assert again["notes"]["seen"] == [*map(torch.tensor, range(6))]
-        assert state_of(again) == state_of(objects)
+    script.check_resumed(again, 5, before)
+    assert again["notes"]["means"].keys() == objects["notes"]["means"].keys()
+    assert again["notes"]["seen"] == [*map(torch.tensor, range(6))]
 
 
 class Centred(nn.Module):
@@ -130,11 +129,10 @@ def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script
             kept.step(step)
             wait_until("memory", lambda: not kept._saver.memory.awaited)
         script.saved(kept)
+        before = state_of(objects)
     again = fresh()
-    with script.runs(again) as (done, _):
-        assert done == 2
-        assert (again["model"].mean is not None) is stays
-        assert state_of(again) == state_of(objects)
+    script.check_resumed(again, 2, before)
+    assert (again["model"].mean is not None) is stays
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,8 @@ def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script
 def test_tensors_of_a_dict_that_a_step_has_changed_before_its_optimizer_are_not_saved_as_those_of_the_last_step(
     script: Script, change: Callable[[dict[str, torch.Tensor]], object]
 ) -> None:
-    model, notes = network(), {"loss": torch.zeros(2)}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+    notes = {"loss": torch.zeros(2)}
+    with script.trains(notes=notes) as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
         change(notes)
@@ -172,9 +169,8 @@ def follow_anew(mean: torch.Tensor) -> None:
 def test_a_moving_average_that_moved_before_the_optimizer_is_not_saved_as_that_of_the_last_step(
     script: Script, follow: Callable[[torch.Tensor], None]
 ) -> None:
-    model, mean = network(), network().requires_grad_(requires_grad=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "mean": mean, "optimizer": optimizer}) as (_, kept):
+    mean = network().requires_grad_(requires_grad=False)
+    with script.trains(mean=mean) as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         script.await_memory(kept)
         for parameter in mean.parameters():
@@ -206,12 +202,10 @@ def test_a_moving_average_is_found_among_many_parameters_that_stay(
 @pytest.mark.parametrize("from_begin", [True, False])
 def test_a_tensor_made_in_inference_mode_may_be_in_a_dict(script: Script, from_begin: bool) -> None:
     """Torch counts no changes of such a tensor."""
-    model = network()
     with torch.inference_mode():
         best = torch.ones(())
     notes = {"best": best} if from_begin else {}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+    with script.trains(notes=notes) as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         notes["best"] = best
         train(model, optimizer)
@@ -220,9 +214,8 @@ def test_a_tensor_made_in_inference_mode_may_be_in_a_dict(script: Script, from_b
 
 
 def test_a_tensor_without_an_address_that_comes_into_a_dict_ends_keeping_and_not_the_training(script: Script) -> None:
-    model, notes = network(), dict[str, torch.Tensor]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+    notes = dict[str, torch.Tensor]()
+    with script.trains(notes=notes) as (model, optimizer, kept):
         do_steps(kept, model, optimizer)
         notes["seen"] = torch.eye(3).to_sparse()
         train(model, optimizer)

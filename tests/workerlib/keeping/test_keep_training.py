@@ -2,13 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.dying import die_within
 from tests.support.keeping import Keep, play, workers
+from tests.support.kept_adversaries import EVALUATING, PARTS, train_adversaries
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S
 from tests.support.torch_names import skip_without
@@ -16,6 +16,7 @@ from tests.support.undisturbed import train_undisturbed
 from workerlib.contract.channel_messages import Reserve
 
 pytestmark = pytest.mark.slow
+
 
 STEPS_A_ROUND = 5
 """A worker has its memory by then."""
@@ -28,13 +29,6 @@ WORLD_SIZE = 3
 
 TENSORS = 16
 """Four parameters of two layers, and three of AdamW's for each of them."""
-
-
-@pytest.fixture
-def keep(tmp_path: Path) -> Iterator[Keep]:
-    keep = Keep(tmp_path, WORLD_SIZE)
-    yield keep
-    keep.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +116,36 @@ def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -
         assert len(counts) == rounds_compared
         assert all(present == equal and int(present) == TENSORS for present, equal in counts), counts
     assert resumed_at[3] >= 4 * 24 - 3  # the state of DDP is saved at the break, and the step before it was done
+
+
+LONG_ROUND = 8
+"""Steps are saved at an interval by then."""
+
+COMPLETED = {"generator gradients", "generator optimizer", EVALUATING, "evaluated"}
+"""The points from which on the others complete the step without the worker that was killed."""
+
+
+def test_a_worker_killed_in_any_part_of_a_step_leaves_a_whole_one(keep: Keep, tmp_path: Path) -> None:
+    """The worker of rank 1 dies in another part of a step in each round, at last within its evaluation."""
+    world_size, steps = 2, (len(PARTS) + 2) * LONG_ROUND
+    (calm := tmp_path / "calm").mkdir()
+    undisturbed = train_undisturbed(calm, world_size, steps, train_adversaries)
+    for number, point in enumerate((*PARTS, EVALUATING), 1):
+        step = number * LONG_ROUND - 1 - (point == EVALUATING)
+        with workers(keep, train_adversaries, world_size, number, tmp_path, steps, (1, step, point)) as started:
+            started[1].join(TIMEOUT_S)
+            [answer] = keep.save(0)
+        assert keep.choose().step == (step if point in COMPLETED else step - 1), (point, answer)
+    for kind in ("txt", "begins"):
+        for rank, notes in notes_of(tmp_path, kind).items():
+            for at, said in notes.items():
+                assert at < 0 or {digest for _, digest in said} == {undisturbed[rank][at]}, (rank, at, said)
+    play(keep, train_adversaries, world_size, len(PARTS) + 2, tmp_path, step + 2)
+    # Nobody knows what rank 1 would have had at the end of that step: it has what it had before the evaluation.
+    begun = notes_of(tmp_path, "begins")
+    assert begun[0][step][-1][1] == undisturbed[0][step]
+    chain, *own = begun[1][step][-1][1].split("-")
+    assert chain == undisturbed[1][step].split("-")[0]
+    assert own != undisturbed[1][step].split("-")[1:]
+    last = {notes_of(tmp_path)[rank][step + 1][-1][1].split("-")[0] for rank in range(world_size)}
+    assert len(last) == 1

@@ -1,7 +1,6 @@
 """Ranks whose plain tensors differ get their own ones back, and only at the same world size."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +24,6 @@ from workerlib.keeping.small_state import SmallStateWriter
 pytestmark = pytest.mark.slow
 
 STEPS = 8
-
-
-@pytest.fixture
-def keep(tmp_path: Path) -> Iterator[Keep]:
-    keep = Keep(tmp_path, 3)
-    keep.alike = False
-    yield keep
-    keep.close()
 
 
 def train(folder: Path, steps: int) -> None:
@@ -64,6 +55,7 @@ def played(keep: Keep, folder: Path, world_size: int, round_: int, steps: int) -
 
 
 def test_each_rank_gets_its_own_state_back_and_no_other_number_of_ranks_does(keep: Keep, tmp_path: Path) -> None:
+    keep.alike = False
     first = [text.split() for text in played(keep, tmp_path, 2, 1, STEPS)]
     assert keep.choose().step == STEPS - 1
     second = [text.split() for text in played(keep, tmp_path, 2, 2, 2 * STEPS)]
