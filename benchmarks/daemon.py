@@ -1,9 +1,17 @@
-"""A server in a process of its own, mostly a coordinatord, and what it costs its host. It only observes."""
+"""A server in a process of its own, mostly a coordinatord: what it costs its host, and has made durable.
+
+It is only observed. Beside it are the processes that play its nodes.
+"""
+
+from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import sqlite3
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -12,12 +20,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from ledger import Ledger
 from link import Access
 from tables import BenchmarkError
 
+from coordinatord.core.rounds.values.records import NodeLost, RoundStarted
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.etcd.replica import FOLDER, REPLICA
@@ -39,6 +47,13 @@ COMPLAINT_BYTES = 2_000
 LISTENING = re.compile(rb" listening on (\S+)")
 """The line on standard output with the server's address."""
 
+CHANGES_AT = 8
+"""The offset of the counter of transactions, of 4 bytes, in the index beside SQLite's log: `iChange` in its WAL-mode
+file format."""
+
+LOOK_AGAIN_S = 0.01
+"""The longest delay with which a commit is seen, since nothing notifies us of one."""
+
 COORDINATORD = (sys.executable, "-m", "coordinatord", "--host", "127.0.0.1", "--port", "0", "--retry-pause", "0")
 
 
@@ -57,6 +72,45 @@ class Server:
         """Return the memory that it occupies, in KiB, see VmRSS in proc_pid_status(5)."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """How much has been made durable so far, or in a step."""
+
+    commits: int
+    records: int
+
+    def __sub__(self, before: Entries) -> Entries:
+        return Entries(self.commits - before.commits, self.records - before.records)
+
+
+class Ledger:
+    """The database of a coordinatord that runs: its own, or its replica of what is in etcd."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    def entries(self) -> Entries:
+        """Return the counts so far."""
+        index = self._database.with_name(f"{self._database.name}-shm").read_bytes()
+        (commits,) = struct.unpack_from("=I", index, CHANGES_AT)
+        return Entries(commits, self._select("SELECT count(*) FROM records"))
+
+    async def started(self, job: str, number: int) -> None:
+        """Wait until it is durable that all workers of a round are started: then nothing more is under way."""
+        where = f"kind = '{RoundStarted.__name__}' AND job = '{job}' AND round = {number}"
+        while not self._select(f"SELECT count(*) FROM records WHERE {where}"):  # noqa: ASYNC110, S608 - see above; our own words
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def lost(self) -> int:
+        """Return how often a node was lost."""
+        return self._select(f"SELECT count(*) FROM records WHERE kind = '{NodeLost.__name__}'")  # noqa: S608 - our own words
+
+    def _select(self, query: str) -> int:
+        with closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as connection:
+            (count,) = connection.execute(query).fetchone()
+        return int(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +193,41 @@ async def server(
             await _end(process)
         if process.returncode != 0:
             raise BenchmarkError(f"{command[2]} exited with {process.returncode}: {_tail(log)}")
+
+
+class Players:
+    """A process that plays nodes. It is told a word in a line, and tells facts in lines of JSON."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self._name = name
+        self.process = process
+
+    async def tell(self, word: str = "") -> dict[str, Any]:
+        """Tell it a word, if any; return what it tells next. Raises `BenchmarkError`."""
+        assert self.process.stdin is not None  # noqa: S101 - a pipe was asked for
+        assert self.process.stdout is not None  # noqa: S101 - as above
+        if word:
+            self.process.stdin.write(f"{word}\n".encode())
+        line = await self.process.stdout.readline()
+        facts: dict[str, Any] = json.loads(line) if line else {"error": f"they ended with {await self.process.wait()}"}
+        if "error" in facts:
+            raise BenchmarkError(f"{self._name}: {facts['error']}")
+        return facts
+
+
+@asynccontextmanager
+async def players(
+    name: str, *command: str, environ: Mapping[str, str] | None = None, stderr: int | None = None
+) -> AsyncIterator[Players]:
+    """Run such a process while the context lasts; `name` is that of its nodes in errors."""
+    pipe, environ = asyncio.subprocess.PIPE, os.environ | (environ or {})
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=stderr, env=environ)
+    try:
+        yield Players(name, process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @contextmanager

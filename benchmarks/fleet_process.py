@@ -13,20 +13,16 @@ import json
 import os
 import sys
 from array import array
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import uvloop
+from daemon import Players, players
 from fleet import fleet_of
 from tables import BenchmarkError, first_of
 
 PROGRAM = (sys.executable, "-m", "benchmarks.fleet_process")
-
-LINE_BYTES = 1 << 16
-"""The length of its answers; they have a few numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +43,16 @@ class Beats:
 class FleetProcess:
     """The process, seen from outside."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, nodes: Players) -> None:
+        self._nodes = nodes
 
     async def running(self) -> dict[str, float]:
         """Wait until all nodes have their ranks; return when the first began and the last had its own."""
-        return await self._read()
+        return await self._nodes.tell()
 
     async def beats(self) -> Beats:
         """Return what has been counted since the last time, or since the ranks were there."""
-        assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
-        self._process.stdin.write(b"tell\n")
-        return Beats(**await self._read())
-
-    async def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
-        line = await self._process.stdout.readline()
-        facts: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
-        if "error" in facts:
-            raise BenchmarkError(f"simulated nodes: {facts['error']}")
-        return facts
+        return Beats(**await self._nodes.tell("count"))
 
 
 @asynccontextmanager
@@ -75,13 +61,8 @@ async def fleet_process(
 ) -> AsyncIterator[FleetProcess]:
     """Have beating nodes join while the context lasts, with this `politeness`, as nice(1) defines it."""
     place = (url, job, str(size), "--join-within", str(join_within_s), "--politeness", str(politeness))
-    process = await asyncio.create_subprocess_exec(*PROGRAM, *place, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES)
-    try:
-        yield FleetProcess(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    async with players("simulated nodes", *PROGRAM, *place) as nodes:
+        yield FleetProcess(nodes)
 
 
 # The process, from inside

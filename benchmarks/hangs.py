@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -32,7 +32,7 @@ from tests.support.programs import BIN, run, wait_until
 
 TRAINING = Path(__file__).with_name("hangs_training.py")
 
-JOB = "hangs"
+JOB = "benchmark"
 
 SEED = 1
 
@@ -81,23 +81,29 @@ class Hang:
 
 
 @contextmanager
-def training(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[Cluster]:
-    """Run a job of so many nodes with so many workers each, whose rounds hang in these ways in turn."""
+def running_job(layout: str, training: Path, words: Sequence[str], *flags: str) -> Iterator[Cluster]:
+    """Run a job of so many nodes with so many workers each, which run a training with these words."""
     nodes, workers = sizes_of(layout)
-    with tempfile.TemporaryDirectory() as folder:
-        coordinator = Coordinator()
+    command = (sys.executable, "-W", "ignore", str(training), *words)
+    size = ("--nnodes", str(nodes), "--nproc-per-node", str(workers))
+    with Coordinator() as coordinator:
         cluster = Cluster(coordinator, JOB)
-        command = (sys.executable, "-W", "ignore", str(TRAINING), str(seed), folder, *kinds)
-        size = ("--nnodes", str(nodes), "--nproc-per-node", str(workers))
-        settings = (*size, "--max-restarts", RESTARTS, "--preload", "torch", "--stop-timeout", "1", *flags)
         try:
             for number in range(nodes):
-                cluster.join(f"n{number}", *settings, command=command)
+                cluster.join(f"n{number}", *size, "--preload", "torch", "--stop-timeout", "1", *flags, command=command)
             yield cluster
         finally:
             for node in cluster.nodes:
                 node.close()
-            coordinator.close()
+
+
+@contextmanager
+def hanging_job(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[Cluster]:
+    """Run a job whose rounds hang in these ways in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = (str(seed), folder, *kinds)
+        with running_job(layout, TRAINING, words, "--max-restarts", RESTARTS, *flags) as cluster:
+            yield cluster
 
 
 def sizes_of(layout: str) -> tuple[int, int]:
@@ -115,7 +121,7 @@ def missing(kinds: list[str], repeat: int, done: list[Hang]) -> list[str]:
 def measure(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[Hang]:
     """Let these hangs happen, one in each round."""
     nodes, workers = sizes_of(layout)
-    with training(kinds, seed, layout, *flags) as cluster:
+    with hanging_job(kinds, seed, layout, *flags) as cluster:
         for number in range(1, len(kinds) + 1):
             kind, culprit = hang_of(seed, kinds, number, nodes * workers)
             named = _await_named(cluster, number, notices=kind in NOTICED)
@@ -170,7 +176,7 @@ def _events(cluster: Cluster) -> list[dict[str, Any]]:
 
 def stay_calm(minutes: float, layout: str, *flags: str) -> tuple[list[str], list[str], int]:
     """Train without a hang; return the false alarms, the notices, and the last step. Raises `BenchmarkError`."""
-    with training(["none"], SEED, layout, *flags) as cluster:
+    with hanging_job(["none"], SEED, layout, *flags) as cluster:
         threading.Event().wait(60 * minutes)
         events = _events(cluster)
         job = cluster.coordinator.job(JOB)

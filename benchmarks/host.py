@@ -19,8 +19,8 @@ from itertools import product
 from pathlib import Path
 from threading import Event
 
-from launchers import SIDES, prepare, running_job
-from recovery_jobs import TRAINING, Job
+from daemon import cpu_s_of
+from recovery_jobs import SIDES, TRAINING, Job, prepare, running_job
 from recovery_parts import last
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
@@ -91,7 +91,7 @@ def connection_time(side: str) -> dict[str, float]:
         launcher = Program(BIN / COMMANDS[side], *commands[side])
         try:
             server.accept()[0].close()
-            return {"connects_s": time.monotonic() - began, "connects_cpu_s": cpu_s(launcher.pid)}
+            return {"connects_s": time.monotonic() - began, "connects_cpu_s": cpu_s_of(launcher.pid)}
         except TimeoutError:
             raise BenchmarkError(f"{launcher.command} does not connect\n{launcher.output}") from None
         finally:
@@ -111,9 +111,9 @@ def training_costs(job: Job, seconds: float) -> dict[str, float]:
     workers = [pid for pid, trains in family.items() if trains]
     helpers = [launcher, *(pid for pid in family if pid not in workers)]
     parents = [pid for pid in workers if pid not in {mark.pid for mark in job.marks}]
-    at, before = time.monotonic(), sum(map(cpu_s, [*helpers, *parents]))
+    at, before = time.monotonic(), sum(map(cpu_s_of, [*helpers, *parents]))
     Event().wait(seconds)
-    used, watched_s = sum(map(cpu_s, [*helpers, *parents])) - before, time.monotonic() - at
+    used, watched_s = sum(map(cpu_s_of, [*helpers, *parents])) - before, time.monotonic() - at
     return {
         "starts_s": starts_s,
         "cpu_percent": 100 * used / watched_s,
@@ -121,12 +121,6 @@ def training_costs(job: Job, seconds: float) -> dict[str, float]:
         "pss_mb": sum(memory_mb(pid, "Pss") for pid in helpers),
         "workers_mb": sum(memory_mb(pid, "Pss") for pid in workers),
     }
-
-
-def cpu_s(pid: int) -> float:
-    """Return how long the living threads of a process were on a core, to the nanosecond."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def memory_mb(pid: int, kind: str) -> float:

@@ -5,7 +5,7 @@ README.md beside this file explains the figures.
 
 import argparse
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -15,6 +15,7 @@ from fleet_process import Beats, fleet_process
 from probe import probe
 from tables import (
     BenchmarkError,
+    Figures,
     Table,
     add_etcd_flag,
     add_flags,
@@ -22,7 +23,6 @@ from tables import (
     errors_in_one_line,
     runs_words,
     sizes,
-    spread,
     write_report,
 )
 
@@ -77,7 +77,7 @@ async def measure(size: int, seconds: float, members: int = 0) -> Run:
     return Run(size, seconds, cpu_s, resident_kib, before_kib, beats, median(health), max(health))
 
 
-FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
+FIGURES: Figures = (
     ("coordinator's processor time, % of a core", ".1f", lambda run: 100 * run.cpu_s / run.seconds),
     ("heartbeats a second", ".0f", lambda run: run.beats.answers / run.seconds),
     ("processor time of a heartbeat, µs", ".1f", lambda run: 1e6 * run.cpu_s / run.beats.answers),
@@ -96,8 +96,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
 def table(runs: Sequence[Run]) -> Table:
     """Return a table of the runs with one number of nodes."""
     shown = Table(f"{runs[0].nodes:,} idle nodes, {runs[0].seconds:g} s, {runs_words(len(runs))}", "")
-    for label, spec, figure in FIGURES:
-        shown.add(label, spread([figure(run) for run in runs], spec))
+    shown.add_figures(FIGURES, runs)
     return shown
 
 

@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
 
-from launchers import IN_PLACE, NodeclientJob, prepare, running_job
-from recovery_jobs import Job, TorchrunJob
+from recovery_jobs import IN_PLACE, Job, NodeclientJob, TorchrunJob, prepare, running_job
 from recovery_parts import of_round, steps
 from tables import BenchmarkError, Table, add_flags, positive, runs_words, spread, write_report
 

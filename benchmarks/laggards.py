@@ -7,17 +7,16 @@ README.md beside this file explains the figures.
 
 import argparse
 import random
-import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hangs import running_job, sizes_of
 from laggards_training import BACKWARD_S
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, spread, write_report
 
-from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import wait_until
 
 TRAINING = Path(__file__).with_name("laggards_training.py")
 
@@ -47,29 +46,20 @@ class Laggard:
     """How late the one that was named was said to be."""
 
 
-def measure(coordinator: Coordinator, number: int, layout: str, part: float) -> Laggard:
+def measure(number: int, layout: str, part: float) -> Laggard:
     """Let one rank be slower, and see who is named. Raises `BenchmarkError`."""
-    nodes, workers = map(int, layout.split("x"))
+    nodes, workers = sizes_of(layout)
     slowed = random.Random(f"{SEED} {layout} {number}").randrange(nodes * workers)  # noqa: S311 - to be repeated
-    cluster = Cluster(coordinator, f"laggards-{layout}-{number}")
-    command = (sys.executable, "-W", "ignore", str(TRAINING), str(slowed), str(part))
-    flags = ("--nnodes", str(nodes), "--nproc-per-node", str(workers), "--preload", "torch", "--stop-timeout", "1")
-    joined = [cluster.join(f"n{name}", *flags, command=command) for name in range(nodes)]
 
     def named() -> dict[str, Any] | None:
-        job = coordinator.job(cluster.job)
+        job = cluster.coordinator.job(cluster.job)
         if job is not None and job["state"] not in {"forming", "starting", "running"}:
             raise BenchmarkError(f"the training has ended: {job['reason']}")
         return None if job is None or job["laggard"] is None else job
 
-    view = None
-    try:
-        with suppress(AssertionError):  # nobody is named in time
-            view = wait_until("a laggard", named, NAMED_WITHIN_S)
-    finally:
-        run(BIN / "nodeclient", "stop", cluster.job, "--coord", coordinator.endpoint)
-        for node in joined:
-            node.close()
+    view, words = None, (str(slowed), str(part))
+    with running_job(layout, TRAINING, words) as cluster, suppress(AssertionError):  # nobody is named in time
+        view = wait_until("a laggard", named, NAMED_WITHIN_S)
     if view is None:
         return Laggard(layout, slowed, part, "", right=False, steps=None, late_s=None)
     laggard, steps = view["laggard"], (view["progress"]["step"] or 0) + 1
@@ -107,10 +97,10 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=0.1, help="of a backward pass, by which it is slower (0.1)")
     options = parser.parse_args()
     laggards: list[Laggard] = []
-    with errors_in_one_line("laggards"), Coordinator() as coordinator:
+    with errors_in_one_line("laggards"):
         for layout in options.layouts.split(","):
             for number in range(options.repeat):
-                found = measure(coordinator, number, layout, options.part)
+                found = measure(number, layout, options.part)
                 laggards.append(found)
                 judged = "right" if found.right else f"it is rank {found.slowed}"
                 print(f"  {layout}, {judged}, {found.steps} steps: {found.sentence or 'nobody is named'}", flush=True)

@@ -5,8 +5,8 @@ python -m benchmarks.recovery --repeat 5
 Each scenario is played with torchrun at its best, with nodeclient as it is ("cold"), with `--preload torch` ("warm"),
 and with a script whose workers outlive a round ("in-place"), in turn, so that a noisy machine is noisy for all. All
 times are by the clock that all processes of a machine share: the training script notes what it does, the launchers' own
-logs have their events, and the kernel reports when a process ended. `launchers` has the jobs, `recovery_parts` makes
-the figures.
+logs have their events, and the kernel reports when a process ended. `recovery_jobs` has the jobs, and `recovery_parts`
+makes the figures.
 """
 
 import argparse
@@ -22,8 +22,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from launchers import COORDINATOR_HOST, IN_PLACE, PRELOAD, SIDES, prepare, running_job
-from recovery_jobs import LAST_CALL_S, TORCHRUN_SETTINGS, Job
+from recovery_jobs import (
+    COORDINATOR_HOST,
+    IN_PLACE,
+    LAST_CALL_S,
+    PRELOAD,
+    SIDES,
+    TORCHRUN_SETTINGS,
+    Job,
+    prepare,
+    running_job,
+)
 from recovery_parts import STARTED_PARTS, STOPPED_PARTS, last, of_round, parts, steps, total, worker_parts
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 

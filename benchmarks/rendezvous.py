@@ -17,6 +17,7 @@ from daemon import NO_HEARTBEAT_S, Daemon, coordinatord
 from fleet import Fleet, Traffic, fleet_of
 from tables import (
     BenchmarkError,
+    Figures,
     Table,
     add_etcd_flag,
     add_flags,
@@ -134,7 +135,7 @@ def check_goals(fleet: Fleet, allowed: dict[Goal, tuple[int, int]]) -> None:
 
 # Output
 
-FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
+FIGURES: Figures = (
     ("ranks after the first connection / the loss, s", ".3f", lambda step: step.elapsed_s),
     ("ranks after the last join / the decision, s", ".3f", lambda step: step.decided_s),
     ("coordinator's processor time, ms per node", ".3f", lambda step: step.cpu_ms_per_node),
@@ -151,9 +152,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Step], float]], ...] = (
 def table(runs: Sequence[Run]) -> Table:
     """Return a table of the runs with one number of nodes."""
     shown = Table(f"{runs[0].nodes:,} nodes, {runs_words(len(runs))}", "join", "re-form")
-    for title, spec, figure in FIGURES:
-        join = spread([figure(run.join) for run in runs], spec)
-        shown.add(title, join, spread([figure(run.reform) for run in runs], spec))
+    shown.add_figures(FIGURES, [run.join for run in runs], [run.reform for run in runs])
     memory = [run.resident_kib_per_node for run in runs]
     shown.add("memory of the coordinator, KiB per node", spread(memory, ".1f"))
     return shown

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -18,6 +18,7 @@ from fleet import Fleet
 from probe import probe
 from tables import (
     BenchmarkError,
+    Figures,
     Table,
     add_flags,
     allow_connections,
@@ -121,7 +122,7 @@ async def _get(client: ClientSession, url: str) -> bytes:
         return await answer.read()
 
 
-FIGURES: tuple[tuple[str, str, Callable[[Scrapes], float]], ...] = (
+FIGURES: Figures = (
     ("series", ",.0f", lambda scrapes: scrapes.series),
     ("size of the answer, KiB", ",.0f", lambda scrapes: scrapes.size_bytes / 1_024),
     ("time of a scrape, median, ms", ".1f", lambda scrapes: 1_000 * median(scrapes.seconds)),

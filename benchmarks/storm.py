@@ -6,7 +6,7 @@ is lost.
 
 import argparse
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -14,7 +14,17 @@ import uvloop
 from daemon import coordinatord
 from fleet_process import Beats, fleet_process
 from probe import probe
-from tables import Table, add_flags, allow_connections, errors_in_one_line, positive, runs_words, spread, write_report
+from tables import (
+    Figures,
+    Table,
+    add_flags,
+    allow_connections,
+    errors_in_one_line,
+    positive,
+    runs_words,
+    spread,
+    write_report,
+)
 
 WITHIN_S = 300.0
 """A bound for each of the two joins, so that a benchmark of something broken ends."""
@@ -85,7 +95,7 @@ async def measure(members: int, nodes: int, within_s: float, quiet_s: float) -> 
     return Run(members, nodes, quiet, storm, joined_s, ranked_s, cpu_s, lost)
 
 
-FIGURES: tuple[tuple[str, str, Callable[[Span], float]], ...] = (
+FIGURES: Figures = (
     ("heartbeats answered", "d", lambda span: span.beats.answers),
     ("  due while the last one was not answered yet", "d", lambda span: span.beats.overdue),
     ("answer to a heartbeat, median, ms", ".2f", lambda span: span.beats.median_ms),
@@ -95,7 +105,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Span], float]], ...] = (
     ("  the worst, ms", ".1f", lambda span: span.health_worst_ms),
 )
 
-TOTALS: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
+TOTALS: Figures = (
     ("nodes lost", "d", lambda run: run.lost),
     ("all have said who they are after, s", ".2f", lambda run: run.joined_s),
     ("all have their ranks after, s", ".2f", lambda run: run.ranked_s),
@@ -108,9 +118,7 @@ def table(runs: Sequence[Run], within_s: float) -> Table:
     run = runs[0]
     title = f"{run.nodes:,} nodes come within {within_s:g} s to {run.members:,}, {runs_words(len(runs))}"
     shown = Table(title, "before", "meanwhile")
-    for label, spec, figure in FIGURES:
-        before = spread([figure(run.quiet) for run in runs], spec)
-        shown.add(label, before, spread([figure(run.storm) for run in runs], spec))
+    shown.add_figures(FIGURES, [run.quiet for run in runs], [run.storm for run in runs])
     for label, spec, total in TOTALS:
         shown.add(label, "", spread([total(run) for run in runs], spec))
     return shown

@@ -12,11 +12,12 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 PACKAGES = ("coordinatord", "aiohttp", "uvloop", "msgspec", "torch")
 """Their versions are in every report: figures of different ones are not comparable."""
@@ -29,6 +30,9 @@ FILES_BESIDE = 64
 """Open files that a process needs beside one connection for each node."""
 
 Value = int | float
+
+Figures = Sequence[tuple[str, str, Callable[[Any], float]]]
+"""Rows of a table: for each its label, its format, and its figure of one run."""
 
 
 class BenchmarkError(Exception):
@@ -58,6 +62,11 @@ class Table:
     def add(self, label: str, *cells: str) -> None:
         """Add a row."""
         self._rows.append((f"  {label}", *cells))
+
+    def add_figures(self, figures: Figures, *columns: Sequence[Any]) -> None:
+        """Add a row for each figure, with its spread in each column of runs."""
+        for label, spec, figure in figures:
+            self.add(label, *(spread([figure(run) for run in runs], spec) for runs in columns))
 
     def __str__(self) -> str:
         return "\n".join(_row(*row) for row in self._rows)

@@ -10,14 +10,24 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import uvloop
 from daemon import NO_HEARTBEAT_S, Server, coordinatord, server, trusting_context
 from fleet import fleet_of
 from link import Access, Link, framed
-from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
+from tables import (
+    BenchmarkError,
+    Figures,
+    Table,
+    add_flags,
+    errors_in_one_line,
+    positive,
+    runs_words,
+    spread,
+    write_report,
+)
 
 from coordinatord.protocol.codec import encode
 
@@ -136,7 +146,7 @@ def _ignore(_: bytes) -> None:
     pass
 
 
-FIGURES: tuple[tuple[str, str, Callable[[Flow], float]], ...] = (
+FIGURES: Figures = (
     ("messages answered a second", ",.0f", lambda flow: flow.per_s),
     ("the server's processor time for one, µs", ".2f", lambda flow: flow.cpu_us),
     ("messages that one core could answer in a second", ",.0f", lambda flow: 1e6 / flow.cpu_us),

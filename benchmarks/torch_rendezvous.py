@@ -7,17 +7,15 @@ by their collectives.
 
 import asyncio
 import json
-import os
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from asyncio.subprocess import DEVNULL
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
-from daemon import Server, cpu_s_of, server
-from tables import BenchmarkError, Table, runs_words, spread
+from daemon import Players, Server, cpu_s_of, players, server
+from tables import BenchmarkError, Figures, Table, runs_words, spread
 
 LAST_CALL_S = 2
 """The wait for arrivals after the minimum is there, as long as coordinatord's. torch's default of 30 s would be the
@@ -60,47 +58,31 @@ async def run_torch(size: int, within_s: float) -> TorchRun:
     halves = [(size - 1) // 2, (size - 1) - (size - 1) // 2, 1]
     firsts = [0, halves[0], size - 1]
     async with server((*NODES, "serve")) as served, AsyncExitStack() as stack:
-        processes = [
-            await stack.enter_async_context(_nodes(served.url, first, count, size))
-            for first, count in zip(firsts, halves, strict=True)
-            if count
-        ]
+        place = {"endpoint": served.url.partition("//")[2], "size": size, "last_call_s": LAST_CALL_S}
+        processes = []
+        for first, count in zip(firsts, halves, strict=True):
+            if count:
+                command = (*NODES, json.dumps(place | {"first": first, "count": count}))
+                started = players("torch's nodes", *command, environ=ENVIRONMENT, stderr=DEVNULL)
+                processes.append(await stack.enter_async_context(started))
         async with asyncio.timeout(READY_WITHIN_S):
-            for process in processes:
-                await _read(process)
+            for nodes in processes:
+                await nodes.tell()
         join = await _step(processes, served, size, within_s)
         reform = None
         if join is not None:
-            lost = processes.pop()
+            lost = processes.pop().process
             lost.kill()
             await lost.wait()
             reform = await _step(processes, served, size - 1, within_s)
     return TorchRun(size, within_s, join, reform)
 
 
-@asynccontextmanager
-async def _nodes(url: str, first: int, count: int, size: int) -> AsyncIterator[Process]:
-    place = {"endpoint": url.partition("//")[2], "first": first, "count": count, "size": size}
-    command = (*NODES, json.dumps(place | {"last_call_s": LAST_CALL_S}))
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env=os.environ | ENVIRONMENT
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def _step(processes: Sequence[Process], served: Server, size: int, within_s: float) -> TorchStep | None:
+async def _step(processes: Sequence[Players], served: Server, size: int, within_s: float) -> TorchStep | None:
     cpu_s, nodes_cpu_s, began_at = served.cpu_s(), _cpu_s(processes), time.monotonic()
-    for process in processes:
-        assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-        process.stdin.write(b"join\n")
     try:
         async with asyncio.timeout(within_s):
-            facts = [await _read(process) for process in processes]
+            facts = await asyncio.gather(*(nodes.tell("join") for nodes in processes))
     except TimeoutError:
         return None
     cpu_s, nodes_cpu_s = served.cpu_s() - cpu_s, _cpu_s(processes) - nodes_cpu_s
@@ -116,22 +98,11 @@ async def _step(processes: Sequence[Process], served: Server, size: int, within_
     )
 
 
-def _cpu_s(processes: Sequence[Process]) -> float:
-    return sum(cpu_s_of(process.pid) for process in processes)
+def _cpu_s(processes: Sequence[Players]) -> float:
+    return sum(cpu_s_of(nodes.process.pid) for nodes in processes)
 
 
-async def _read(process: Process) -> dict[str, Any]:
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-    line = await process.stdout.readline()
-    if not line:
-        raise BenchmarkError(f"torch's nodes ended with {await process.wait()}")
-    facts: dict[str, Any] = json.loads(line)
-    if "error" in facts:
-        raise BenchmarkError(f"torch's nodes: {facts['error']}")
-    return facts
-
-
-FIGURES: tuple[tuple[str, str, Callable[[TorchStep], float]], ...] = (
+FIGURES: Figures = (
     ("ranks after the word to join / the loss, s", ".3f", lambda step: step.elapsed_s),
     ("server's processor time, ms per node", ".3f", lambda step: step.server_cpu_ms_per_node),
     ("nodes' own processor time, ms per node", ".3f", lambda step: step.nodes_cpu_ms_per_node),

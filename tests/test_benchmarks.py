@@ -3,9 +3,14 @@
 What a change of the protocol, of the machine or of the store may change are the numbers at the top, and nothing else.
 """
 
+import importlib
 import json
+import os
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +23,13 @@ from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 
+
 ROOT = Path(__file__).resolve().parents[1]
+
+recovery_parts: Any = importlib.import_module("benchmarks.recovery_parts")
+"""Not imported as others are, since for mypy it is a script beside other scripts."""
+recovery_jobs: Any = importlib.import_module("benchmarks.recovery_jobs")
+scores: Any = importlib.import_module("rivals.score")
 
 JOIN_MESSAGES_FROM = 2
 """The messages of each node: its join, and that its workers run."""
@@ -56,10 +67,12 @@ HEARTBEAT_COST_MOST = 4.0
 """The processor time of a heartbeat, as a multiple of a bare echo's: twice what has been measured."""
 
 
-def run(benchmark: str, folder: Path, *flags: str) -> tuple[str, list[Any]]:
+def run(
+    benchmark: str, folder: Path, *flags: str, repeat: tuple[str, ...] = ("--repeat", "1")
+) -> tuple[str, list[Any]]:
     """Run a benchmark; return what it printed and what it reported. It fails by itself where promises are broken."""
     report = folder / f"{benchmark}.json"
-    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1", "--json", str(report), *flags]
+    command = [sys.executable, "-m", f"benchmarks.{benchmark}", *repeat, "--json", str(report), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
@@ -221,3 +234,68 @@ def test_a_start_beside_jobs_that_are_over_costs_little_more_than_an_empty_one(t
 )
 def test_it_runs(benchmark: str, flags: str, printed: str, tmp_path: Path) -> None:
     assert printed in run(benchmark, tmp_path, *flags.split())[0]
+
+
+LINE = {"mark": "step", "at": 7.5, "step": 1, "pid": 9, "rank": 0, "world_size": 2, "round": "127.0.0.1:4"}
+
+
+@pytest.mark.long
+def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
+    flags = f"--nodes 1 --scenarios worker --sides cold --patience {TIMEOUT_S:.0f}".split()
+    printed, [found] = run("recovery", tmp_path, *flags)
+    assert (found["scenario"], found["side"], found["why_not"]) == ("worker", "cold", "")
+    assert tuple(found["parts"]) == recovery_parts.STOPPED_PARTS
+    assert sum(found["parts"].values()) == pytest.approx(found["seconds"])
+    assert all(found["parts"][part] > 0 for part in ("import", "process group", "first step"))
+    assert re.search(rf"^  worker killed -9 +{found['seconds']:.2f}$", printed, re.MULTILINE)
+
+
+def test_a_round_of_before_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    job = recovery_jobs.Job("2:3", tmp_path, None)
+    try:
+        done = LINE | {"pid": os.getpid()}
+        lines = [done | {"round": round_, "rank": rank} for round_ in ("first", "next") for rank in (0, 1)]
+        (tmp_path / "marks").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        assert job.await_steps(1, 2) == "first"
+        assert job.await_steps(1, 2, without={"first"}) == "next"
+        assert job.await_steps(1, 2, without={"first", "next"}) == ""
+    finally:
+        job.close()
+
+
+def round_of(name: str, first: int, last: int, began: float, world_size: int = 2) -> Iterator[Any]:
+    """Yield the marks of a round with a step each second."""
+    for step in range(first, last + 1):
+        for rank in range(world_size):
+            yield recovery_parts.Mark("step", began + step - first, step, 10 + rank, rank, world_size, name)
+
+
+def test_every_kind_of_deed_comes_as_often_as_any_other() -> None:
+    drawn = scores.draw_schedule(7, 18)
+    assert set(Counter(planned.deed for planned in drawn).values()) == {3}
+    assert drawn == scores.draw_schedule(7, 18) != scores.draw_schedule(8, 18)
+    assert all(planned.after_s >= 4 and 0 <= planned.victim < 1 for planned in drawn)
+
+
+def test_the_pause_the_steps_done_again_and_goodput_are_those_of_the_marks() -> None:
+    deed, named = scores.Deed.KILL_WORKER, scores.Named
+    # Steps 1 to 10 at 0 to 9 s, a pause, steps 8 to 10 again at 20 to 22 s, and new ones up to 20 at 32 s.
+    marks = [*round_of("a", 1, 10, 0.0), *round_of("b", 8, 20, 20.0)]
+    episode = scores.Episode(deed, 9.5, 32.0, by_hand=False, named=named.RIGHT)
+    found = scores.score("x", marks, [episode])
+    assert found.episodes == ((episode, 14.0, 3),), "from 9 to 23 s"
+    assert (found.redone, found.by_hand, found.pauses(deed), found.named(named.RIGHT)) == (3, 0, [14.0], 1)
+    assert found.goodput == pytest.approx(20 / 32)
+    assert found.progress[-1] == (32.0, 20)
+    assert scores.picture([found]).count("<polyline") == 1
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_named_and_no_person_is_needed(tmp_path: Path) -> None:
+    flags = ("--launcher", "coordinatord", "--deeds", "1", "--seed", "2")
+    _, [played, bug] = run("rivals", tmp_path, *flags, repeat=())
+    [[episode, pause_s, _]] = played["episodes"]
+    assert (episode["deed"], episode["by_hand"], episode["named"]) == ("worker killed", False, "the victim")
+    assert pause_s > 0
+    assert bug["rounds"] == 2
+    assert bug["ended_s"] is not None

@@ -18,12 +18,10 @@ from itertools import count
 from pathlib import Path
 
 from kept import SCRIPT
-from launchers import NodeclientJob, prepare, running_job
-from recovery_jobs import START_WITHIN_S, Job
+from recovery_jobs import START_WITHIN_S, Job, NodeclientJob, prepare, running_job
 from recovery_parts import of_round, steps
 from rivals.jobs import RIVALS
-from rivals.schedule import Deed, Planned, draw
-from rivals.score import Episode, Named, Score, picture, score
+from rivals.score import Deed, Episode, Named, Planned, Score, draw_schedule, picture, score
 from tables import BenchmarkError, Table, add_json_flag, errors_in_one_line, positive, spread, write_report
 
 from tests.support.programs import BIN, kill_quietly
@@ -251,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = f"where other projects' programs are, of {', '.join(RIVALS)} (default: {BIN}, beside Python)"
     parser.add_argument("--rivals", type=Path, default=BIN, metavar="BIN", help=words)
     options = parser.parse_args(arguments)
-    schedule = draw(options.seed, options.deeds)
+    schedule = draw_schedule(options.seed, options.deeds)
     prepare()
     launchers = list(options.launcher or LAUNCHERS)
     for name, rival in RIVALS.items():
