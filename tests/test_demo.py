@@ -4,8 +4,6 @@ import contextlib
 import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,14 +18,9 @@ TIMEOUT_S = 400.0
 """It takes 40 s on two idle cores, most of it for training, and for the imports of torch by seven nodes."""
 
 
-@contextmanager
-def demo(folder: Path, *flags: str) -> Iterator[Program]:
+def demo(folder: Path, *flags: str) -> Program:
     """Start the demo, whose files then lie in `folder`."""
-    program = Program(sys.executable, DEMO, *flags, environ=clean_environ(TMPDIR=str(folder), COORDINATORD_INSECURE=""))
-    try:
-        yield program
-    finally:
-        program.close()
+    return Program(sys.executable, DEMO, *flags, environ=clean_environ(TMPDIR=str(folder), COORDINATORD_INSECURE=""))
 
 
 @pytest.mark.slow

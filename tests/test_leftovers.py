@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import Program, await_end, kill_quietly, wait_until
+from tests.support.programs import Program, await_end, wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,13 +20,9 @@ signal.pause()
 
 @pytest.mark.slow
 def test_a_program_does_not_outlive_killed_tests() -> None:
-    tests = Program(sys.executable, "-c", TESTS, cwd=ROOT)
-    started = int(tests.await_line(r"^\d+$")[0])
-    try:
+    with Program(sys.executable, "-c", TESTS, cwd=ROOT) as tests:
+        started = int(tests.await_line(r"^\d+$")[0])
         # Until then it is the program that binds its life to ours.
         wait_until("the sleep", lambda: Path(f"/proc/{started}/comm").read_text() == "sleep\n")
         tests.signal(signal.SIGKILL)
         await_end(started)
-    finally:
-        kill_quietly(started)
-        tests.close()

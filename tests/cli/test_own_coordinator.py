@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,35 +42,21 @@ MANY = 200
 @pytest.fixture
 def port() -> Iterator[int]:
     """Yield a port at which nobody listens, and which the kernel gives to nobody else meanwhile."""
-    reservation = PortReservation()
-    yield reservation.port
-    reservation.close()
+    with closing(PortReservation()) as reservation:
+        yield reservation.port
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Program]]:
     """Start nodeclients as torchrun is started; each has one worker that runs a line of shell."""
-    nodes: list[Program] = []
+    with ExitStack() as nodes:
 
-    def start_one(endpoint: str, nnodes: int, script: str, *flags: str, **environ: str) -> Program:
-        rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=mnist")
-        command = (
-            BIN / "nodeclient",
-            "run",
-            *rendezvous,
-            f"--nnodes={nnodes}",
-            *flags,
-            "--no-python",
-            "sh",
-            "-c",
-            script,
-        )
-        nodes.append(Program(*map(str, command), environ=clean_environ(**environ)))
-        return nodes[-1]
+        def start_one(endpoint: str, nnodes: int, script: str, *flags: str, **environ: str) -> Program:
+            rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=mnist")
+            command = ("run", *rendezvous, f"--nnodes={nnodes}", *flags, "--no-python", "sh", "-c", script)
+            return nodes.enter_context(Program(BIN / "nodeclient", *command, environ=clean_environ(**environ)))
 
-    yield start_one
-    for node in nodes:
-        node.close()
+        yield start_one
 
 
 def operate(*words: str) -> subprocess.CompletedProcess[str]:

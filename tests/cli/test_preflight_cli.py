@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,7 @@ def test_without_findings_it_may_be_asked_for_again(preflight: dict[str, Any] | 
 
 def test_a_slow_node_of_four_is_named(own_coordinator: Callable[..., Coordinator], tmp_path: Path) -> None:
     coordinator = own_coordinator("--pair-timeout", "120")
-    with closing(Cluster(coordinator, "mnist")) as cluster:
+    with Cluster(coordinator, "mnist") as cluster:
         cluster.join("a", "--nnodes", "1", "--nproc-per-node", "1")
         cluster.await_round(1)
         for name, python in dict.fromkeys("bcd", sys.executable).items() | {("e", interpreter(tmp_path, Fault.SLOW))}:

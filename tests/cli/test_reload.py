@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def test_a_port_of_0_is_named(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("port = 0\n")
     flags = ("--config", file, "--host", "127.0.0.1", "--ephemeral", "--insecure")
-    with closing(Program(BIN / "coordinatord", *flags, environ=clean_environ())) as program:
+    with Program(BIN / "coordinatord", *flags, environ=clean_environ()) as program:
         program.await_line("coordinatord listening")
         file.write_text("port = 1\n")
         program.signal(signal.SIGHUP)

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -43,17 +43,15 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Start `nodeclient up`; its hosts are all this one."""
     (ssh := tmp_path / "ssh").write_text(SSH)
     ssh.chmod(0o755)
-    started: list[Program] = []
+    with ExitStack() as started:
 
-    def start(hosts: str, *words: str, **options: int) -> Program:
-        own = clean_environ(SSH_LOG=str(tmp_path / "log"), XDG_CONFIG_HOME=str(tmp_path))
-        own["PATH"] = f"{tmp_path}:{own['PATH']}"
-        started.append(Program(BIN / "nodeclient", "up", "--hosts", hosts, *words, environ=own, **options))
-        return started[-1]
+        def start(hosts: str, *words: str, **options: int) -> Program:
+            own = clean_environ(SSH_LOG=str(tmp_path / "log"), XDG_CONFIG_HOME=str(tmp_path))
+            own["PATH"] = f"{tmp_path}:{own['PATH']}"
+            program = Program(BIN / "nodeclient", "up", "--hosts", hosts, *words, environ=own, **options)
+            return started.enter_context(program)
 
-    yield start
-    for program in started:
-        program.close()
+        yield start
 
 
 def without_leftovers(program: Program, tmp_path: Path) -> None:

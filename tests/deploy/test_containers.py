@@ -168,11 +168,8 @@ def test_the_health_check_says_how_it_is(kind: str, tmp_path: Path) -> None:
     authorities = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(authorities))
     flags = ("--tls-client-ca", str(authorities)) if kind == "client certificates" else ()
-    coordinator = Coordinator(*flags, home=None if kind == "insecure" else tmp_path)
-    try:
+    with Coordinator(*flags, home=None if kind == "insecure" else tmp_path) as coordinator:
         assert check(coordinator.port) == 0
-    finally:
-        coordinator.close()
     assert check(coordinator.port) == 1
     assert f'"COORDINATORD_PORT", "{DEFAULT_PORT}"' in (ROOT / copied[0]).read_text()
 
@@ -200,8 +197,7 @@ def test_compose_hands_a_token_to_the_nodes_and_the_image_one_to_commands(tmp_pa
 
     home = Path(outside(variables("coordinatord")["XDG_CONFIG_HOME"]))
     handed.mkdir()
-    coordinator = Coordinator(state_dir=state, home=home)
-    try:
+    with Coordinator(state_dir=state, home=home) as coordinator:
         environ = clean_environ(COORDINATORD_STATE_DIR=str(state))
         assert service["entrypoint"][: len(INIT)] == INIT
         [script] = service["command"]
@@ -219,8 +215,6 @@ def test_compose_hands_a_token_to_the_nodes_and_the_image_one_to_commands(tmp_pa
         assert run(BIN / "nodeclient", *join, environ={**environ, "NODECLIENT_TOKEN_FILE": file}).returncode == 0
         asked = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, environ=coordinator.environ)
         assert "succeeded" in asked.stdout, asked.stderr
-    finally:
-        coordinator.close()
 
 
 def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:

@@ -293,15 +293,13 @@ def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> Non
     assert [box[probe]["tcpSocket"] for probe in ("startupProbe", "readinessProbe")] == [{"port": "http"}] * 2
     probe = box["livenessProbe"]["httpGet"]
     path = probe["path"]
-    daemon = Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state", home=tmp_path / "config")
-    assert daemon.url.startswith(f"{probe['scheme'].lower()}:")
-    cluster = Cluster(daemon, "job")
-    try:
+    with (
+        Coordinator(prefix=small_disk(disk, 512), state_dir=disk / "state", home=tmp_path / "config") as daemon,
+        Cluster(daemon, "job") as cluster,
+    ):
+        assert daemon.url.startswith(f"{probe['scheme'].lower()}:")
         assert _status(f"{daemon.url}{path}") == 200
         fill(Path(f"/proc/{daemon.pid}/root{disk}/ballast"))
         cluster.join("a")
         wait_until("a complaint", lambda: _status(f"{daemon.url}/healthz") == 503)
         assert _status(f"{daemon.url}{path}") == 200
-    finally:
-        cluster.close()
-        daemon.close()

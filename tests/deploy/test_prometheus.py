@@ -92,15 +92,10 @@ class Prometheus(Program):
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """Yield a coordinator, as it is by default, with a job that has just begun."""
     home = tmp_path_factory.mktemp("config")
-    coordinator = Coordinator("--settle", "0.1", home=home)
-    cluster = Cluster(coordinator, JOB)
-    try:
+    with Coordinator("--settle", "0.1", home=home) as coordinator, Cluster(coordinator, JOB) as cluster:
         disk = tmp_path_factory.mktemp("steps")
         cluster.join("a", "--nnodes", "1:2", "--persist", str(disk), command=(sys.executable, "-c", STEPS))
         yield coordinator
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +104,8 @@ def started(serving: Coordinator, tmp_path_factory: pytest.TempPathFactory) -> I
     if shutil.which("prometheus") is None:
         yield None
         return
-    program = Prometheus(serving, tmp_path_factory.mktemp("prometheus"))
-    try:
+    with Prometheus(serving, tmp_path_factory.mktemp("prometheus")) as program:
         yield program
-    finally:
-        program.close()
 
 
 @pytest.fixture(scope="module")

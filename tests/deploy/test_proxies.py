@@ -1,9 +1,7 @@
 """Node sessions pass through real proxies, nginx and HAProxy, as they pass through the Ingress of a cluster."""
 
 import shutil
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,13 +80,6 @@ def way(request: pytest.FixtureRequest) -> Way:
     return way
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Yield what closes all that a test has started."""
-    with ExitStack() as stack:
-        yield stack
-
-
 def is_connected_again(node: Node) -> bool:
     """Return whether a node has connected a second time."""
     return sum("connected to the coordinator" in line for line in node.lines) > 1
@@ -103,26 +94,20 @@ def present_round(cluster: Cluster) -> Round | None:
 
 
 @pytest.mark.slow
-def test_nodes_come_back_through_a_proxy_that_is_started_again(way: Way, stack: ExitStack, tmp_path: Path) -> None:
+def test_nodes_come_back_through_a_proxy_that_is_started_again(way: Way, tmp_path: Path) -> None:
     """They come back to their round, unless the proxy takes longer than a node that is not heard is waited for."""
-    coordinator = Coordinator(*QUICK, home=tmp_path / "home" if way.secured else None)
-    stack.callback(coordinator.close)
-    port = PortReservation()
-    stack.callback(port.close)
-    proxy = way.start(tmp_path, port.port, coordinator.port)
-    stack.callback(proxy.close)
-    cluster = Cluster(coordinator, "proxied")
-    stack.callback(cluster.close)
-    nodes = [cluster.join(name, "--nnodes", "2", coord=f"127.0.0.1:{port.port}") for name in "ab"]
-    cluster.await_round(2)
-
-    proxy.signal(signal.SIGKILL)
-    proxy.wait()
-    for node in nodes:
-        node.await_line("lost the coordinator")
-    again = way.start(tmp_path, port.port, coordinator.port)
-    stack.callback(again.close)
-    for node in nodes:
-        wait_until("the node to be back", partial(is_connected_again, node))
-    wait_until("the present round to run", lambda: present_round(cluster)).finish()
-    assert [node.wait() for node in nodes] == [0, 0]
+    with (
+        Coordinator(*QUICK, home=tmp_path / "home" if way.secured else None) as coordinator,
+        closing(PortReservation()) as port,
+        Cluster(coordinator, "proxied") as cluster,
+    ):
+        with way.start(tmp_path, port.port, coordinator.port):
+            nodes = [cluster.join(name, "--nnodes", "2", coord=f"127.0.0.1:{port.port}") for name in "ab"]
+            cluster.await_round(2)
+        for node in nodes:
+            node.await_line("lost the coordinator")
+        with way.start(tmp_path, port.port, coordinator.port):
+            for node in nodes:
+                wait_until("the node to be back", partial(is_connected_again, node))
+            wait_until("the present round to run", lambda: present_round(cluster)).finish()
+            assert [node.wait() for node in nodes] == [0, 0]

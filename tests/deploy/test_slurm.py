@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -56,16 +57,13 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
     slurm = {"SLURM_JOB_ID": "1234", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "1"}
     environ = clean_environ(**slurm, **as_by_default(tmp_path / "config"))
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
-    jobs: list[Program] = []
+    with ExitStack() as jobs:
 
-    def start(**variables: str) -> Program:
-        job = Program("bash", SCRIPT, *STDLIB_PYTHON, WORKER, environ={**environ, **variables})
-        jobs.append(job)
-        return job
+        def start(**variables: str) -> Program:
+            job = Program("bash", SCRIPT, *STDLIB_PYTHON, WORKER, environ={**environ, **variables})
+            return jobs.enter_context(job)
 
-    yield start
-    for job in jobs:
-        job.close()
+        yield start
 
 
 def workers(job: Program, round_: int) -> list[int]:
@@ -138,8 +136,7 @@ def test_a_failure_just_before_the_time_is_up_is_final(submit: Submit, tmp_path:
 @needs_bash
 @pytest.mark.slow
 def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit, tmp_path: Path) -> None:
-    coordinator = Coordinator(home=tmp_path / "operator")
-    try:
+    with Coordinator(home=tmp_path / "operator") as coordinator:
         [told] = re.findall(r"^\((umask .*)\)$", README.read_text(), re.MULTILINE)
         token = tmp_path / "token"
         operator = clean_environ(COORDINATORD_STATE_DIR=str(coordinator.state))
@@ -152,5 +149,3 @@ def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit, t
         job.await_line("job 1234: failed; srun: exit code 17")
         assert "scontrol" not in job.output
         assert "coordinatord 0" not in job.output
-    finally:
-        coordinator.close()
