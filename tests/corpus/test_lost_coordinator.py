@@ -4,7 +4,7 @@ import pytest
 
 from coordinatord.core.rounds.state.durable import State
 from tests.corpus.support import AT_ONCE, LEASE_S, begin, furnish, trains
-from tests.sim.crash_point import CrashPoint
+from tests.sim.disk import CrashPoint
 from tests.sim.scenario import Workers
 from tests.sim.world import World
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
-from tests.sim import cut_leaders, finishes, handovers, history, leavers, lemons
+from tests.sim import cut_leaders, finishes, handovers, history, lemons
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
@@ -36,7 +36,7 @@ APART = {
     23: finishes.finishing_world,
     29: handovers.late_giving_world,
     31: handovers.undrained_world,
-    37: leavers.leaving_world,
+    37: handovers.leaving_world,
     41: cut_leaders.cut_leader_world,
     43: handovers.late_newcomer_world,
     47: history.checkpoint_waiting_world,

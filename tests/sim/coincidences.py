@@ -14,8 +14,7 @@ from coordinatord.core.rounds.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.rounds.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
 from nodeclient.core.reuse import PARK_S
-from tests.sim.crash_point import CrashPoint
-from tests.sim.disk import Fault
+from tests.sim.disk import CrashPoint, Fault
 from tests.sim.faults import LOOK_AGAIN_S, Strike
 from tests.sim.host import Host
 from tests.sim.kept_copies import Keeps

@@ -1,4 +1,4 @@
-"""The disk under coordinatord: the real database, which outlives the daemon, and its faults."""
+"""The disk under coordinatord: the real database, which outlives the daemon, its faults, and crashes in a commit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from enum import StrEnum
 from coordinatord.core.rounds.values.records import Record
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
+
+
+class CrashPoint(StrEnum):
+    """Where in a commit the daemon is killed."""
+
+    BEFORE = "before its records are durable"
+    AFTER = "when its records are durable and no node has received any"
+    AMONG = "when some nodes have received theirs"
 
 
 class Fault(StrEnum):

@@ -23,8 +23,7 @@ from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, NothingStoredError, StoreError
 from nodeclient.access.contact_points import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
-from tests.sim.crash_point import CrashPoint
-from tests.sim.disk import Disk
+from tests.sim.disk import CrashPoint, Disk
 from tests.sim.etcd import LEASE_S
 from tests.sim.etcd_requests import EtcdTask, SimulatedGateway
 from tests.sim.event_queue import Clock

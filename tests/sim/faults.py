@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from tests.sim.crash_point import CrashPoint
-from tests.sim.disk import Fault
+from tests.sim.disk import CrashPoint, Fault
 from tests.sim.host import Host
 from tests.sim.kept_disk import DiskFault
 from tests.sim.workers import Training

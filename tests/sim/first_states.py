@@ -1,4 +1,4 @@
-"""The states that the workers of a simulated node have after their first step, and whether these are those of all."""
+"""What workers of a simulated node report beside what it keeps: first states, and checkpoints of their script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tests.sim.kept_copies import Keeps
 if TYPE_CHECKING:  # the memory of a node has one
     from tests.sim.host import Host
     from tests.sim.kept_memory import KeptMemory
-    from tests.sim.workers import Training
+    from tests.sim.workers import Round, Training
     from tests.sim.world import World
 
-LOOK_S = 0.3
+
+REPORTED_WITHIN_S = 0.3
 """How long after the first step a node reports it, at most."""
 
 
@@ -40,7 +41,7 @@ class FirstStates:
         if begins_anew:
             differs = world.chance.random() < world.scenario.states_differ
             training.first_states[self._host.node] = world.chance.randrange(1, 100) if differs else 0
-            self._memory.later(LOOK_S, self._look, training)
+            self._memory.later(REPORTED_WITHIN_S, self._look, training)
 
     def shards(self, world_size: int) -> int:
         """Return how many shards the state of so many ranks has: as many as ranks until it is that of all."""
@@ -68,7 +69,44 @@ class FirstStates:
         if self._training is not training or training.broken:
             return
         if training.stepped() is None:
-            self._memory.later(LOOK_S, self._look, training)
+            self._memory.later(REPORTED_WITHIN_S, self._look, training)
         else:
             self._reports = True
             self._host.submit(KeptChanged())
+
+
+WRITTEN_WITHIN_S = 0.5
+"""How long after a step the workers of a node have written its checkpoint, at most: each node in its own time."""
+
+
+class ScriptCheckpoints:
+    """What the workers of one node have written."""
+
+    def __init__(self, host: Host, world: World, memory: KeptMemory) -> None:
+        self._host, self._memory = host, memory
+        self._every = world.scenario.writes_every
+        self._round: Round | None = None
+        """The round of the last training that began here; its workers may have ended since."""
+        self._newest: int | None = None
+        """The step of the newest checkpoint in that round; None before the first."""
+
+    def begin(self, training: Training) -> None:
+        """Write checkpoints of this training from now on, if the script writes any."""
+        self._round, self._newest = training.key, None
+        if self._every is not None:
+            self._memory.later(WRITTEN_WITHIN_S, self._look, training, self._every)
+
+    def noted(self, holding: Holding) -> Holding:
+        """Return what the node holds with its checkpoints."""
+        newest = self._newest if self._round == self._memory.key else None
+        return replace(holding, writes_checkpoints=self._every is not None, checkpointed=newest)
+
+    def _look(self, training: Training, every: int) -> None:
+        if self._host.workers.training is not training or training.broken or not self._host.workers.alive:
+            return
+        stepped = training.stepped()
+        step = -1 if stepped is None else stepped[0] - stepped[0] % every
+        if step >= training.first_step and step != self._newest:
+            self._newest = step
+            self._host.submit(KeptChanged())
+        self._memory.later(WRITTEN_WITHIN_S, self._look, training, every)

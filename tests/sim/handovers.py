@@ -1,7 +1,9 @@
-"""Nodes that are to leave, and stay for a while to give their kept state to others, or to write it.
+"""Nodes that are to leave, and stay for a while to give their kept state to others, or to write it to the disk.
 
 They are drained for their lateness while others are late as well, are undrained while there are too few others, are
 replaced when they are about to go, leave the only other node alone, or leave before the next round has done a step.
+All of a job may leave as well: they are asked to, or are too few once one has died, or the job has failed.
+
 These are histories of their own, so that the seeds of others play what they have always played.
 """
 
@@ -17,13 +19,13 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.values.admin_requests import DrainNode, UndrainNode
 from coordinatord.core.watching.arrivals import EVERY_S
 from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
-from tests.sim.faults import FAULTS, Strike, happen
-from tests.sim.history import FAULTS_FOR_S, LAGS_FOR_S, begin, come_to_rest, play_coincidence
+from tests.sim.faults import FAULTS, Strike, happen, strike
+from tests.sim.history import FAULTS_FOR_S, LAGS_FOR_S, LAST_S, begin, come_to_rest, play_coincidence
 from tests.sim.host import Host
 from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
 from tests.sim.laggards import Laggards
-from tests.sim.scenario import Scenario, draw_calm_scenario, stepping_workers
+from tests.sim.scenario import Scenario, draw_calm_scenario, draw_persisting_scenario, stepping_workers
 from tests.sim.world import World
 
 LAST_MOMENT_S = 2.0
@@ -205,3 +207,62 @@ PLANNED: dict[str, Strike] = {
     "operator restarts": FAULTS["operator restarts"],
     "coordinator is started again": _restart_coordinator,
 }
+
+
+LEAVE_WITHIN_S = 0.3
+"""The time within which all are asked, as where a scheduler signals each host."""
+
+FAILS_FOR_S = 3.0, 15.0, 25.0, 140.0
+"""How long the disk is full or hangs at most: mostly for less time than nodes wait for it."""
+
+WAIT_IN_VAIN = 0.15
+"""The share of histories in which a node dies and does not come back."""
+
+GONE_FOR_S = 150.0
+"""The longest time in which nodes write two steps, and some more for a coordinator that is gone."""
+
+
+def leaving_world(seed: int) -> World:
+    """Play the history of nodes that all leave."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    nodes = chance.choice([1, 2, 3, 3])
+    scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
+    if seed % 4 == 0:
+        scenario = replace(scenario, max_restarts=0)
+    elif seed % 4 == 1:
+        # A write is mostly under way as workers end, which takes as long, and others can write the step as well.
+        workers = replace(scenario.workers, saves_within_s=2.0)
+        scenario = replace(scenario, persist_every_s=2, keeps=Keeps.SHARED, workers=workers)
+    world = begin(seed, scenario, 0.0)
+    at = chance.uniform(8.0, 30.0)
+    if chance.random() < 0.3:
+        world.queue.plan(at - chance.uniform(0.0, 3.0), strike, world, "worker fails")
+    world.queue.plan(at, _take_back, world, chance)
+    world.go_on(at + GONE_FOR_S + chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+def _take_back(world: World, chance: random.Random) -> None:
+    """Ask all nodes to leave, mostly with a fault meanwhile; or let one die, so that the others are too few."""
+    hosts = list(world.hosts.values())
+    if chance.random() < WAIT_IN_VAIN:
+        world.faults["node dies for good"] += 1
+        chance.choice(hosts).kill()
+        return
+    for host in hosts:
+        world.queue.plan(chance.uniform(0.0, LEAVE_WITHIN_S), host.leave)
+    fault = chance.choice([None, "a node dies", "the disk fails", "the coordinator is killed"])
+    if world.seed % 4 == 1:
+        fault = "the disk is full for one"
+    world.faults["all leave" if fault is None else f"all leave and {fault}"] += 1
+    if fault == "a node dies":
+        world.queue.plan(chance.uniform(0.0, 6.0), chance.choice(hosts).kill)
+    elif fault == "the disk fails":
+        world.queue.plan(chance.uniform(0.0, 4.0), world.disks.break_down, chance.choice(list(DiskFault)))
+        world.queue.plan(4.0 + chance.random() * chance.choice(FAILS_FOR_S), world.disks.heal)
+    elif fault == "the disk is full for one":
+        world.disks.fill(chance.choice(hosts).name)
+        world.queue.plan(chance.choice(FAILS_FOR_S), world.disks.heal)
+    elif fault is not None:
+        world.queue.plan(chance.uniform(0.0, 4.0), strike, world, "coordinator killed")

@@ -463,6 +463,25 @@ def _stand_still(world: World, doing: Doing) -> None:
         training.hang(doing, seconds, None if limit_s is None else round(limit_s))
 
 
+def foreign_coordinator_world(seed: int) -> World:
+    """Play the history of nodes that look for their coordinator at two addresses, and find another at the second."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    world = begin(seed, replace(drawn, max_restarts=9, has_foreign_coordinator=True))
+    world.until(lambda: world.is_running() or world.is_over(), within=60)
+    for _ in range(chance.randint(1, 4)):
+        world.queue.plan(chance.uniform(0.0, 30.0), strike, world, chance.choice(BESIDE_STRANGERS))
+    world.go_on(75.0)
+    come_to_rest(world)
+    return world
+
+
+BESIDE_STRANGERS = (
+    *("coordinator killed", "coordinator gone for long", "coordinator stalls"),
+    *("connection reset", "worker fails"),
+)
+
+
 def coincident_world(seed: int) -> World:
     """Play the history of a few healthy nodes with one coincidence."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose

@@ -15,10 +15,9 @@ from coordinatord.protocol.kept_state import Holding, KeptSource, KeptStep, Rest
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
-from tests.sim.first_states import FirstStates
+from tests.sim.first_states import FirstStates, ScriptCheckpoints
 from tests.sim.kept_copies import COPY_S, GARBLED, Chain, Keeps, KeptCopies, Stored, compared
 from tests.sim.kept_disk import KeptDisk
-from tests.sim.script_checkpoints import ScriptCheckpoints
 from tests.support.kept_state import a_keeper, kept_parts
 from workerlib.contract.arena import power_of_two
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.crash_point import CrashPoint
+from tests.sim.disk import CrashPoint
 from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.faults import Strike, happen
 

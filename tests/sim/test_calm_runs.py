@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from tests.sim.calm_runs import CalmRun, LastRun, UnrecordedRun, explore
-from tests.sim.calm_runs_without_steps import UnnamedRun
-from tests.sim.calm_starts import LateRun, ResumedRun
+from tests.sim.calm_runs import CalmRun, LastRun, LateRun, ResumedRun, UnnamedRun, UnrecordedRun, explore
 from tests.sim.calm_training import CalmTraining
 
 RUNS = 300

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim import campaign, cut_leaders, finishes, handovers, history, leavers
+from tests.sim import campaign, cut_leaders, finishes, handovers, history
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.disk_coincidences import DONE, LOST, PERSISTING
+from tests.sim.foreign_coordinator import ForeignCoordinator
 from tests.sim.invariants.all_laws import AllLaws
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
@@ -35,6 +36,11 @@ class Kind(NamedTuple):
 def drained(laws: AllLaws) -> int:
     """Return how many nodes were drained for their lateness."""
     return 0 if laws.facts.world.laggards is None else laws.facts.world.laggards.drained
+
+
+def strangers(laws: AllLaws) -> list[ForeignCoordinator]:
+    """Return the coordinators of another history."""
+    return [each for each in laws.facts.world.coordinators if isinstance(each, ForeignCoordinator)]
 
 
 KINDS = (
@@ -91,11 +97,19 @@ KINDS = (
     Kind(handovers.late_giving_world, 5, ((drained, 1),)),
     Kind(handovers.undrained_world, 10, ((lambda laws: laws.facts.records["NodeUndrained"], 1 / 2),)),
     Kind(handovers.late_newcomer_world, 5, ((lambda laws: laws.kept.resumed, 1 / 2),)),
-    Kind(leavers.leaving_world, 10, ((lambda laws: laws.kept.persisted.written, 1),)),
+    Kind(handovers.leaving_world, 10, ((lambda laws: laws.kept.persisted.written, 1),)),
     Kind(handovers.lone_node_world, 10, ((lambda laws: laws.kept.resumed, 1 / 2),)),
     Kind(handovers.planned_world, 10, ((lambda laws: laws.planned.untrained, 1 / 2),), handovers.PLANNED),
     Kind(history.mixed_world, 8, ((lambda laws: laws.facts.world.faults.total(), 2),)),
     Kind(history.forgetful_world, 20, ((lambda laws: laws.facts.world.faults["connections forgotten"], 1),)),
+    Kind(
+        history.foreign_coordinator_world,
+        30,
+        (
+            (lambda laws: sum(each.asked for each in strangers(laws)), 1),
+            (lambda laws: sum(each.would_take for each in strangers(laws)), 1 / 30),
+        ),
+    ),
     Kind(history.slow_store_world, 20, ((lambda laws: laws.facts.records["RoundFormed"], 2),)),
 )
 

@@ -31,8 +31,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Assignment
-from tests.sim.coordinator import SimulatedCoordinator
-from tests.sim.daemon import Daemon
+from tests.sim.coordinator import Daemon, SimulatedCoordinator
 from tests.sim.etcd import Etcd
 from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.event_queue import EventQueue

@@ -15,8 +15,8 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.messages import Observed, ScaleUp
+from tests.sim.invariants.kept_steps import is_whole
 from tests.sim.invariants.laws import Facts, Laws
-from tests.sim.invariants.part_sets import is_whole
 from tests.sim.workers import Round
 
 TAKEN_IN_WITHIN_S = 5.0

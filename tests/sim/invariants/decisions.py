@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.events import Connected, Event, Reported
+from coordinatord.core.rounds.events import Connected, Event, Reported, StoreFailed, StoreRecovered
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import (
@@ -33,12 +33,49 @@ from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.preparing_nodes import PreparingLaws
 from tests.sim.invariants.root_cause import ALIKE_S, REMEMBERED_S, ROUGHLY
 from tests.sim.invariants.rounds import WELL_FOR_S
-from tests.sim.invariants.store_outages import StoreOutages
 from tests.sim.network import Session
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     pass
+
+
+class StoreOutages:
+    """The spans of one world in which nothing could be recorded, in the queue's `now`."""
+
+    def __init__(self) -> None:
+        self.last_at = -1.0
+        """When the coordinator last could not decide."""
+        self.over_at: float | None = None
+        """When it last could decide again in this life; None if it always could."""
+        self._spans: list[tuple[float, float]] = []
+        self._since: float | None = None
+
+    def note_event(self, event: Event, now: float, *, troubled: bool) -> None:
+        """Note an event that the coordinator is about to handle, and whether it is degraded already."""
+        if not troubled and not isinstance(event, StoreFailed):
+            return
+        self.last_at = self.over_at = now
+        if isinstance(event, StoreRecovered):
+            self._close(now)
+        elif self._since is None:
+            self._since = now
+
+    def end(self, now: float) -> None:
+        """Note that the coordinator has died: the next life begins with a store that works."""
+        self._close(now)
+        self.over_at = None
+
+    def _close(self, now: float) -> None:
+        if self._since is not None:
+            self._spans.append((self._since, now))
+            self._since = None
+
+    def untroubled_s(self, since: float, now: float) -> float:
+        """Return how many seconds of those from `since` to `now` the coordinator could decide in."""
+        spans = self._spans if self._since is None else [*self._spans, (self._since, now)]
+        return now - since - sum(max(0.0, end - max(begin, since)) for begin, end in spans)
+
 
 IN_FLIGHT_S = 2.0
 """The time within which a message of a healthy node arrives."""

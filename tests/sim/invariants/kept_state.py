@@ -19,10 +19,9 @@ from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Res
 from coordinatord.protocol.messages import Degraded, Desired, Observed, Phase, Refused, Result
 from nodeclient.core import events
 from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws
+from tests.sim.invariants.kept_steps import UselessSteps, came_late, is_whole, ranks_of, shards_of
 from tests.sim.invariants.laws import Facts, Laws
-from tests.sim.invariants.part_sets import came_late, is_whole, ranks_of, shards_of
 from tests.sim.invariants.persisted_state import PersistedStateLaws
-from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.workers import Round, Training

@@ -20,9 +20,9 @@ from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed, R
 from coordinatord.protocol.kept_state import KeptStep, PersistState
 from coordinatord.protocol.messages import Observed
 from nodeclient.keeping.disk.disk_thread import STALL_S
+from tests.sim.invariants.kept_steps import UselessSteps
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
-from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_disk import NOTICED_S, Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
