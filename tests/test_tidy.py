@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.conftest import LONGEST
-from tests.support.docstrings import fragments, leaning_sentences, wordless_functions
 from tests.support.imports import (
     coordinator_imports,
     imports_apart,
@@ -22,11 +21,14 @@ from tests.support.tidy import (
     RULES,
     blameless_errors,
     foreign_places,
+    fragments,
     impure_calls,
+    leaning_sentences,
     long_file,
     long_functions,
     stock_frozen_classes,
     unnamed_modules,
+    wordless_functions,
 )
 
 BY_CHECK = {rule.findings: rule for rule in RULES}
