@@ -80,15 +80,14 @@ def _expression(body: list[ast.stmt]) -> list[ast.expr]:
 
 
 def _is_like(pattern: Any, found: Any) -> bool:
-    """Whether a node is as its pattern, or all nodes of a list are; what is read may also be what is set."""
+    """Whether a node is as its pattern, or all nodes of a list are."""
     if type(pattern) is not type(found):
         return False
     if isinstance(pattern, list):
         return len(pattern) == len(found) and all(map(_is_like, pattern, found))
     if not isinstance(pattern, ast.AST):
         return bool(pattern == found)
-    fields = [field for field in pattern._fields if field != "ctx"]
-    return all(_is_like(getattr(pattern, field), getattr(found, field)) for field in fields)
+    return all(_is_like(getattr(pattern, field), getattr(found, field)) for field in pattern._fields)
 
 
 ROOT = Path(__file__).parents[3]
