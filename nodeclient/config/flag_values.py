@@ -41,6 +41,9 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 ROTATE_BYTES_MIN = 10_000
 """The smallest size at which a log is rotated: smaller logs would be rotated all the time."""
 
+KEEP_BYTES_MIN = 1_000_000
+"""The smallest memory for kept state: any model takes more, so a smaller number lacks its unit, such as 64 for 64GB."""
+
 RATE_MIN = 2_000_000
 """The lowest rate of transfers between nodes, which abort a transfer that is slower than half of it."""
 
@@ -231,7 +234,7 @@ def memory_share(text: str) -> int | float:
         return 0
     share = text.removesuffix("%")
     if share == text:
-        return size(text, expected="a size, such as 64GB, a share, such as 25%, or 0")
+        return size(text, KEEP_BYTES_MIN, "a size, such as 64GB, of at least 1MB, a share, such as 25%, or 0")
     if not _WHOLE.fullmatch(share) or not 1 <= int(share) <= _PERCENT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 25%, of at most {_PERCENT_MAX}%")
     return int(share) / 100
