@@ -17,7 +17,7 @@ _device = partial(HintRule, Cause.DEVICE)
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
 """Python's words for a module that is missing. If a semicolon follows the name, it is a package that exists but cannot
-be run, and does not match."""
+be run, and does not match. They begin the error of `python -m`, and end that of a lazy import in transformers."""
 
 _ENVIRONMENT_LOST = (
     "nodeclient sets {variable} for the process that it starts, so something between that and the script drops the "
@@ -104,7 +104,7 @@ LAUNCHING = (
         "module missing",
         "{module} is not installed for the Python that runs the script on {host}, or not where it looks for modules: "
         "is this the right environment (`which python`)?",
-        rf"(?:ModuleNotFoundError: |^){_NO_MODULE}",
+        rf"(?:ModuleNotFoundError: |^|see its traceback\): ){_NO_MODULE}",
     ),
     _user_code(
         "library missing",

@@ -205,6 +205,12 @@ LAUNCHING = [
     uncaught("another workerlib", "AttributeError: module 'workerlib' has no attribute 'init'"),
     uncaught("another workerlib", "ImportError: cannot import name 'step' from 'workerlib' (/site/workerlib.py)"),
     Sample("module missing", "/usr/bin/python: No module named pkg.nope\n", says="pkg.nope is not installed"),
+    uncaught(
+        "module missing",
+        "RuntimeError: Failed to import transformers.models.llama.modeling_llama because of the following error "
+        "(look up to see its traceback):\nNo module named 'torchvision'",
+        says="torchvision is not installed",
+    ),
     Sample(
         "module missing",
         "/usr/bin/python: Error while finding module specification for 'pkg.nope' (ModuleNotFoundError: No module "
