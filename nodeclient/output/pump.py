@@ -161,11 +161,12 @@ class Pump:
             if not stream.is_blocked:
                 poll.register(stream.fd, select.POLLIN)
         events = poll.poll(self._timeout_ms())
-        read = self._read_ready([self._streams[fd] for fd, _ in events if fd in self._streams])
+        ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
+        read = self._read_ready(ready)
         self._calls.make()
         self._show_unfinished(time.monotonic())
         self._flush_outputs()
-        if 0 < read < LITTLE_BYTES and not self._waiting_outputs:
+        if 0 < read < LITTLE_BYTES and not self._waiting_outputs and not any(stream.is_terminal for stream in ready):
             self._calls.pause(REST_S)
 
     def _read_ready(self, ready: list[WorkerStream]) -> int:

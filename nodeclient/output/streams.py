@@ -50,6 +50,8 @@ class WorkerStream:
         """Read from `fd`, which the stream owns from now on; one of the sinks writes to `terminal_writer`, if any."""
         self.fd = fd
         self.terminal_writer = terminal_writer
+        self.is_terminal = os.isatty(fd)
+        """Whether the worker has a terminal. It has room for 8 KiB, so the worker would block in each of our pauses."""
         self.ended = False
         """Whether the descriptor is closed."""
         self.number = 0

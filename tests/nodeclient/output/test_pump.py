@@ -1,14 +1,15 @@
 """The order in which streams have their turn."""
 
 import os
+import select
 import threading
 
 import pytest
 
-from nodeclient.output.descriptors import pipe
+from nodeclient.output.descriptors import pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileThread
 from nodeclient.output.pump import Pump
-from nodeclient.output.streams import Prefixed, WorkerStream
+from nodeclient.output.streams import Prefixed, Raw, WorkerStream
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX, TerminalWriter
 from tests.nodeclient.output.stage import Screen
 from tests.support.programs import TIMEOUT_S, wait_until
@@ -75,6 +76,21 @@ def test_when_a_slow_reader_reads_those_come_first_that_had_to_wait() -> None:
     again = lines.index(b"0 again")
     assert len(lines) == 3 * first * 60 + first
     assert set(whose[first * 60 : again]) >= set(range(first, 2 * first))
+
+
+def test_a_terminal_is_read_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeclient.output.pump.REST_S", 2 * TIMEOUT_S)
+    bench = Bench()
+    reading, writing = pseudo_terminal(bench.screen.fd)
+    bench.ends.append(writing)
+    bench.streams.append(WorkerStream(reading, [Raw(bench.terminal_writer)], bench.terminal_writer))
+    bench.start()
+    for line in (b"first\n", b"second\n"):
+        os.write(writing, line)
+        shown, _, _ = select.select([bench.screen.reading], [], [], TIMEOUT_S)
+        assert shown
+        assert os.read(bench.screen.reading, BATCH) == line
+    bench.finish()
 
 
 def test_where_the_system_has_no_thread_to_spare_the_next_call_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
