@@ -143,9 +143,14 @@ class Security:
         """When the certificate in use expires, in seconds since 1970; infinity if it never does."""
         return self._loaded.expires_at
 
+    @property
+    def expires_soon_at(self) -> float:
+        """When warnings of that begin, in seconds since 1970; infinity if they never do."""
+        return self._loaded.expires_soon_at
+
     def warn_of_expiry(self) -> None:
         """Warn, once a day, of a certificate that expires soon or has expired."""
-        if now().timestamp() < self._loaded.expires_soon_at or self._clock() < self._warn_at:
+        if now().timestamp() < self.expires_soon_at or self._clock() < self._warn_at:
             return
         self._warn_at = self._clock() + WARN_EVERY_S
         text = "the certificate %s expires at %s; from then on nodes with --tls-ca refuse it, as all do who check it"

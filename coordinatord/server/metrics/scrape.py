@@ -119,6 +119,9 @@ class _Daemon(Collector):
         expires_at = math.inf if security is None else security.expires_at
         meaning = "When the certificate in use expires, in seconds since 1970; +Inf if it never does."
         yield GaugeMetricFamily("coordinatord_certificate_expiry_timestamp_seconds", meaning, expires_at)
+        warned_at = math.inf if security is None else security.expires_soon_at
+        meaning = "When warnings of that begin, in seconds since 1970; +Inf if they never do."
+        yield GaugeMetricFamily("coordinatord_certificate_warning_timestamp_seconds", meaning, warned_at)
         refused = CounterMetricFamily(
             "coordinatord_refused", "Messages that ended a node's session, by reason.", labels=["code"]
         )

@@ -309,6 +309,7 @@ def test_a_certificate_that_expires_is_warned_of_at_the_start_at_a_reload_and_on
     security = Security(settings, HOMELESS, lambda: clock[0])
     assert caplog.text.count("expires at") == 1
     assert security.expires_at == pytest.approx((now() + timedelta(days=13)).timestamp(), abs=60)
+    assert security.expires_soon_at < now().timestamp()
     assert warnings(security.warn_of_expiry) == 0
     clock[0] += 86_400
     assert warnings(security.warn_of_expiry) == 1

@@ -103,6 +103,7 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
         assert shown("sessions") == 0
         assert shown("store_ok") == 1
         assert shown("certificate_expiry_timestamp_seconds") == math.inf
+        assert shown("certificate_warning_timestamp_seconds") == math.inf
         assert {shown("jobs", state=state) for state in State} == {0}
         assert ("process_resident_memory_bytes", frozenset()) in shown.samples
         assert not list(shown.named("job_state"))
