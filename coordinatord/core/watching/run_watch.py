@@ -34,6 +34,7 @@ from coordinatord.core.watching.look_comparison import (
     REMEDY_IF_STOPPED,
     UNASKED,
     all_stopped,
+    awaits_outside,
     compare,
     has_recorders,
     judge_pair,
@@ -69,6 +70,10 @@ UNSEEN = (
 
 UNSEEN_AFTER_S = 180.0
 """How long workers have run before `UNSEEN` is said: until then, a script may import and load what it needs."""
+
+STOPPING_SHARE = 0.25
+"""How much of the time of a planned stop passes before workers that have not ended are looked at. Most have saved their
+state by then. A node that leaves may have used half of that time before, and two looks need a second or two."""
 
 
 class Culprit(Struct, frozen=True):
@@ -146,6 +151,8 @@ class RunWatch(WatchingWing):
     def _to_record(self) -> Record | None:
         """Return the record of an awaited worker, or of workers that nobody can see, if it is not on record yet."""
         run = self._run
+        if run.durable.state is not State.RUNNING:
+            return None
         if self._awaited:
             return records.BusyWorkerAwaited(run.job, run.id, self._awaited, run.durable.round)
         if self.unseen and not run.durable.unseen_told:
@@ -157,20 +164,28 @@ class RunWatch(WatchingWing):
 
         Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
         rest, or once `--hang-timeout` has passed since the workers were started. In the latter case the two looks are
-        that far apart, too (`_looks_apart_s`), so a hang is proved after twice that time at the earliest. None begins
-        while a node is disconnected, or while workers are in a section, which has its own limit. None begins at all if
+        that far apart, too (`_looks_apart_s`), so a hang is proved after twice that time at the earliest. In a planned
+        stop after steps, they begin after `STOPPING_SHARE` of its time, unless it is known who hangs. None begins while
+        a node is disconnected, or while workers are in a section, which has its own limit. None begins at all if
         `--hang-timeout` is 0, or if torchrun has started the workers: a node can ask only its own workers for stacks.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
         at_rest = self._is_at_rest and _is_judged_by_rest(run)
-        if run.durable.state is not State.RUNNING or not (has_stalled or at_rest or _is_timed_without_steps(run)):
+        is_stopping = run.durable.planned and run.durable.state is State.STOPPING
+        is_slow_to_end = is_stopping and run.durable.stepped and self.suspect is None
+        may_hang = has_stalled or at_rest or _is_timed_without_steps(run)
+        if not is_slow_to_end and (run.durable.state is not State.RUNNING or not may_hang):
             return None
         if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
             return None
         if any(member.session.id is None for member in run.roll.inside):
             return None  # until the node comes back or is lost: a look has to see all workers
-        first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
+        first_at = None
+        if is_slow_to_end:
+            first_at = run.durable.entered_at + STOPPING_SHARE * run.durable.stop_timeout_s
+        elif _is_timed_without_steps(run):
+            first_at = run.durable.entered_at + _looks_apart_s(run)
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
     def _begin_look(self, now: float) -> Look | None:
@@ -239,6 +254,9 @@ class RunWatch(WatchingWing):
         would_show_progress = self._run.durable.stepped and has_recorders(second.workers)
         if verdict is not None and rests_on_stacks(verdict, second.workers) and not would_show_progress:
             verdict = None
+        if self._run.durable.state is State.STOPPING:  # a worker that computes, or waits for a disk, may save its state
+            may_save = verdict is not None and (not verdict.is_hang or awaits_outside(verdict, second.workers))
+            return None if may_save else verdict
         if verdict is not None or not self._is_end_overdue(second.at):
             return verdict
         is_unseen = why_unseen(first.workers) or why_unseen(second.workers)

@@ -101,7 +101,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.resumed, None, do.record_activity, "workers do steps again"),
     ((RUNNING,), when.exit_overdue, None, do.record_exit_overdue, "{reasons.exit_overdue}"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
-    ((RUNNING,), when.watching_due, None, do.advance_watching, ""),
+    ((RUNNING, STOPPING), when.watching_due, None, do.advance_watching, ""),
     # A round that ends. If all workers succeeded before the stop reached them, another round would repeat their work.
     ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, _SUCCEEDED),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),

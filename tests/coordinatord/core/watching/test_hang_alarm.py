@@ -196,6 +196,31 @@ def test_a_planned_stop_names_the_worker_that_hangs_where_others_may_not_end_in_
     assert ended.reason.endswith(f"rank 0 on node n1 (within 30 s); {hung}")
 
 
+@pytest.mark.parametrize(
+    ("looks", "named"),
+    [
+        (
+            ("seen waits stands", "advance 1s", "seen waits stands", "advance 1s"),
+            "the round hung on host host-n2: rank 1 on node n2 stands in get (train.py:41) for 12 s; rank 0 waits in ",
+        ),
+        (("seen waits computes", "advance 2s"), ""),
+        (("seen waits saves", "advance 2s"), ""),
+    ],
+    ids=["hangs", "saves", "writes"],
+)
+def test_a_planned_stop_whose_workers_do_not_end_looks_for_the_one_that_hangs(
+    looks: tuple[str, ...], named: str
+) -> None:
+    job = Job("hang=60")
+    job.play("ask stop default", "advance 3s", *looks)
+    assert job.desired("n1").remark.startswith(named)
+    job.report("n1", phase=Phase.STOPPED, killed=Killed((0,), 1, 10.0))
+    job.play("stopped n2")
+    assert named in job.run.durable.reason
+    assert ("hung" in job.run.durable.reason) is bool(named)
+    assert job.records(BusyWorkerAwaited) == []
+
+
 @pytest.mark.parametrize("ask", ["ask stop default", "ask restart default", "leave n1"])
 def test_a_planned_stop_names_the_worker_that_hangs_after_its_node_is_lost(ask: str) -> None:
     job = Job("restarts=0")
