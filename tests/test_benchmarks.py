@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.watching.arrivals import EVERY_S
+from coordinatord.runtime import __version__
 from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 
@@ -35,7 +36,7 @@ JOIN_MESSAGES_FROM = 2
 """The messages of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """The messages to each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 931
+JOIN_BYTES_FROM = 926 + len(__version__)
 JOIN_BYTES_TO_MOST = 957
 """A wait has texts of different lengths, by how many have come."""
 

@@ -8,7 +8,7 @@ variables of a user's scripts out of our programs. `systemd` notifies the servic
 `process_limits`, `early_signals` and `local_time` each set or read one property of the system.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
-PAGES = f"https://github.com/coordinatord/coordinatord/blob/v{__version__}"
-"""The address of the pages of this version: an installation has none of them."""
+PAGES = f"https://github.com/coordinatord/coordinatord/blob/{'main' if '.dev' in __version__ else f'v{__version__}'}"
+"""The address of the pages of this version, which has a tag once it is released: an installation has no pages."""

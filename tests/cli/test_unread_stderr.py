@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordinatord.runtime import __version__
 from tests.support.programs import BIN, TIMEOUT_S, Program
 from tests.support.screens import read_terminal
 
@@ -69,7 +70,7 @@ def test_what_a_bug_has_said_last_comes_out_below_all_that_was_logged(unread: tu
             drain(url, "gpu1")
         assert daemon.wait() == 70
         said = os.read(read, 65_536).decode().splitlines()
-        assert "coordinatord 0.1.0 serves" in "\n".join(said[:3])
+        assert f"coordinatord {__version__} serves" in "\n".join(said[:3])
         assert any("ZeroDivisionError" in line for line in said[-4:-1])
         assert said[-1] == "coordinatord: this is a bug of coordinatord, please report it with the lines above"
 

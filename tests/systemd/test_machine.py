@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime import __version__
 from tests.support.hosts import Hosts
 from tests.support.programs import TIMEOUT_S, Program, wait_until
 from tests.systemd.cluster import (
@@ -206,7 +207,7 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
     assert "WARNING nodeclient: lost the coordinator" in urgent
     assert "INFO" not in urgent
     usual = cluster.alpha.run("journalctl", "--no-pager", "--output=cat", "-u", DAEMON)
-    assert "\nINFO    coordinatord: coordinatord 0.1.0 serves at alpha:29400: nodeclient page" in usual, (
+    assert f"\nINFO    coordinatord: coordinatord {__version__} serves at alpha:29400: nodeclient page" in usual, (
         "without a second time"
     )
 
