@@ -97,10 +97,10 @@ def _join(config: JoinConfig) -> int:
     from coordinatord.runtime import logs  # noqa: PLC0415
     from coordinatord.runtime.process_limits import allow_many_files, load_thread_end  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
+    from nodeclient.host.syscalls import check_pidfds  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
     from nodeclient.shell.participation import run_node  # noqa: PLC0415
-    from nodeclient.workers.syscalls import check_pidfds  # noqa: PLC0415
 
     logs.configure(config.log_level, "nodeclient", config.log_format)  # until the node shares its stderr with workers
     systemd = SystemdNotifier(os.environ, os.getpid())

@@ -14,7 +14,7 @@ from nodeclient.config.access_flags import add_coordinators
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig
-from nodeclient.forkserver.eligibility import program_of
+from nodeclient.workers.python_command import program_of
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
 

@@ -15,9 +15,9 @@ from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
-from nodeclient.forkserver.eligibility import is_python, program_of
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import OutputSettings
+from nodeclient.workers.python_command import is_python, program_of
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """The signals on which the node leaves: those of torchrun, and SIGUSR1, which many jobs have Slurm send."""

@@ -27,8 +27,8 @@ from nodeclient.config.torchrun_rendezvous import (
     read_conf,
     remarks_on_conf,
 )
-from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.schedulers import SchedulerError, scheduler_values
+from nodeclient.workers.python_command import is_python
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
 NODES = (1, 1)

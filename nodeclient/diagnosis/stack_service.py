@@ -51,8 +51,8 @@ from nodeclient.diagnosis.stack_text import (
 )
 from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import HALTED, ProcessState, catches, sample_process, state_between
+from nodeclient.host.syscalls import pidfd_open, pidfd_send_signal
 from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
-from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.contract.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 

@@ -7,6 +7,6 @@ Ours, in `hook`, imports the user's modules, waits for requests, and forks a wor
 runs the script. So no code here imitates the start of a program.
 
 `starter` starts workers, warm or cold. `server_process` is one parent interpreter with its forks, on the node's side.
-`eligibility` decides which command lines allow warm workers. The files in `hook` run in the user's interpreter, from
-Python 3.10 on, and use only the standard library.
+`nodeclient/workers/python_command` decides which command lines allow warm workers. The files in `hook` run in the
+user's interpreter, from Python 3.10 on, and use only the standard library.
 """

@@ -31,8 +31,8 @@ import workerlib.responder
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import ColdCause
-from nodeclient.forkserver.eligibility import ColdError
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
+from nodeclient.workers.python_command import ColdError
 from nodeclient.workers.spawn import WorkerCommand, die_with_parent, pidfd_of_child
 
 FORKED = b"forked"

@@ -17,8 +17,8 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import ColdCause, WhyCold
 from coordinatord.protocol.text import clip
 from nodeclient.core.effects import Level
-from nodeclient.forkserver.eligibility import ColdError, check
 from nodeclient.forkserver.server_process import ForkServer, ForkServerError
+from nodeclient.workers.python_command import ColdError, check_warm
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 LAZY_IMPORTS = {
@@ -109,7 +109,7 @@ class WorkerStarter:
 
     async def _check_hook(self) -> None:
         """Check that the command's Python runs our `sitecustomize`: try it without the program. Raises `ColdError`."""
-        interpreter = check(self._command.argv, self._command.environ)
+        interpreter = check_warm(self._command.argv, self._command.environ)
         trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         self._parent = trial  # so that `pids` has it
         try:

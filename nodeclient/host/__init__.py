@@ -8,5 +8,5 @@ that this process may use, and `numa` chooses the CPUs of each worker. `kernel_l
 `host_facts` the facts that the health check judges. `process_state` reads the state of a process, and `awaited` finds
 the thing outside its job that it waits for. Workers connect to `worker_socket`. `addresses` finds an address at which
 others probably reach this host, and `schedulers` reads the variables of Slurm and others. `foreign_workerlib` finds a
-`workerlib` that is not ours.
+`workerlib` that is not ours. `syscalls` makes calls that a Python may lack.
 """

@@ -16,12 +16,12 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.pair_messages import PairOrder
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
-from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.capacity import allowed_cpus, cpu_quota
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import bindings, core_of, format_cpus
 from nodeclient.output.output import WorkerStreams
+from nodeclient.workers.python_command import is_python
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO, WorkerCommand
 from workerlib.contract import env
 from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment

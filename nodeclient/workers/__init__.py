@@ -7,5 +7,5 @@
   outlive their worker, and `orphans` reaps those that become children of this process.
 - If this nodeclient dies: `guard` starts `guard_process`, which then ends the workers.
 
-`syscalls` makes calls that a Python may lack.
+`python_command` reads a command line of Python, and decides whether it can be started warm.
 """

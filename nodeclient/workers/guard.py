@@ -22,9 +22,9 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.runtime.own_python import isolated
 from nodeclient.host.process_state import is_stopped
+from nodeclient.host.syscalls import pidfd_open
 from nodeclient.workers.guard_process import READY
 from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends, send
-from nodeclient.workers.syscalls import pidfd_open
 
 CLOSE_TIMEOUT_S = 5.0
 """The timeout of the guard's end. After a clean end it exits in milliseconds; the rest is for an overloaded host."""

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from nodeclient.host.syscalls import pidfd_open
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers import process_tree
 from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
-from nodeclient.workers.syscalls import pidfd_open
 
 POLL_S = 0.01
 """How often `dismiss` checks whether its workers have ended. Their pidfds lead to `on_exit`, and not to `dismiss`."""

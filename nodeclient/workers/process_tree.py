@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
+from nodeclient.host.syscalls import pidfd_open, pidfd_send_signal
 
 MARK_VARIABLE = "COORDINATORD_MARK"
 """The environment variable with the mark."""

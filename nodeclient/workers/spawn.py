@@ -17,7 +17,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.process_limits import INHERITED_CORE, INHERITED_FILES
-from nodeclient.workers.syscalls import pidfd_open
+from nodeclient.host.syscalls import pidfd_open
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126

@@ -19,7 +19,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX, RANKS_MAX, STEP_MAX
 from coordinatord.protocol.kept_state import DIGESTS_MAX, StateDigest
 from coordinatord.protocol.messages import SECTION_NAME_MAX, Observed, Section
 from coordinatord.protocol.text import clip
-from nodeclient.workers import syscalls
+from nodeclient.host import syscalls
 from workerlib.contract.env import (
     CODE_AT,
     DIGEST_AT,

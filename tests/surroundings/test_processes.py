@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.workers.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
+from nodeclient.host.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
 from tests.support.cluster import Coordinator
 from tests.support.namespaces import NO_RIGHTS, apart, as_user
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly

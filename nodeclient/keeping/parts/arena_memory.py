@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from coordinatord.protocol.errors import OperationalError
+from nodeclient.host import syscalls
 from nodeclient.host.capacity import address_space_left
-from nodeclient.workers import syscalls
 from workerlib.contract.arena import MEMORY_NAME, Arena, ArenaSizes
 
 _USABLE_SHARE = 0.9

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from nodeclient.workers.syscalls import memory_file
+from nodeclient.host.syscalls import memory_file
 
 
 def test_a_c_library_without_a_function_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

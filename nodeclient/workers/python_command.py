@@ -1,8 +1,8 @@
-"""Decides which command lines can be started warm: those that begin with a Python that runs `sitecustomize`.
+"""Reads command lines of Python, and decides which of them can be started warm.
 
-A warm worker is a fork of an interpreter that our `sitecustomize`, the *hook*, controls. So workers of any other
-command line have to start cold, as processes of their own. This module starts no process, but parses Python's command
-line (`config_parse_cmdline` in initconfig.c).
+A warm worker is a fork of an interpreter that our `sitecustomize`, the *hook*, controls. So the command has to begin
+with a Python that runs `sitecustomize`; workers of any other start cold, as processes of their own. This module starts
+no process, but parses Python's command line (`config_parse_cmdline` in initconfig.c).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ColdError(OperationalError):
         self.cause = cause
 
 
-def check(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+def check_warm(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
     Only the program's own arguments may differ between workers, by `LOCAL_RANK_MACRO`. Raises `ColdError`.

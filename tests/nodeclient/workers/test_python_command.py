@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.forkserver.eligibility import ColdError, check, program_of
+from nodeclient.workers.python_command import ColdError, check_warm, program_of
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
 WARM = [
@@ -38,13 +38,13 @@ COLD = [
 
 @pytest.mark.parametrize("arguments", WARM, ids=" ".join)
 def test_pythons_own_command_lines_can_be_started_warm(arguments: list[str]) -> None:
-    check([sys.executable, *arguments], os.environ)
+    check_warm([sys.executable, *arguments], os.environ)
 
 
 @pytest.mark.parametrize(("arguments", "why"), COLD)
 def test_what_would_not_find_the_hook_cannot(arguments: list[str], why: str) -> None:
     with pytest.raises(ColdError) as cold:
-        check([sys.executable, *arguments], os.environ)
+        check_warm([sys.executable, *arguments], os.environ)
     assert why in str(cold.value)
 
 
@@ -54,14 +54,14 @@ def test_a_program_of_another_kind_cannot_whatever_its_name(tmp_path: Path) -> N
     wrapper.chmod(0o755)
     for program in ("sh", str(wrapper), str(tmp_path / "missing")):
         with pytest.raises(ColdError) as cold:
-            check([program, "train.py"], os.environ)
+            check_warm([program, "train.py"], os.environ)
         assert program in str(cold.value)
 
 
 def test_a_link_to_an_interpreter_is_one(tmp_path: Path) -> None:
     link = tmp_path / "our-python"
     link.symlink_to(sys.executable)
-    check([str(link), "train.py"], os.environ)
+    check_warm([str(link), "train.py"], os.environ)
 
 
 @pytest.mark.parametrize(
