@@ -16,6 +16,7 @@ from coordinatord.protocol.access_token import AccessToken, Role, parse_tokens
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
+from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.security.token_store import ALL_JOBS, TokenStore
 from coordinatord.server.app import ListenAddress, Server, serve
@@ -131,8 +132,9 @@ async def refusal_of(server: Server, token: AccessToken, first: Join, tls: ssl.S
 
 
 async def refusal(peer: Wire) -> Refused:
-    """Return the refusal that ends a session."""
+    """Return the refusal that ends a session, whatever comes before it."""
     await peer.upgraded()
-    found = await peer.frame()
-    assert found is not None
-    return decode(found[1], Refused)
+    while (found := await peer.frame()) is not None:
+        if found[0] == BINARY and isinstance(said := decode(found[1], Desired, Refused), Refused):
+            return said
+    raise AssertionError

@@ -1,9 +1,7 @@
 """Nothing that could steer a terminal, break a log line or end an environment gets over the wire."""
 
-import copy
 import re
 import sys
-from typing import Any
 from unicodedata import category
 
 import msgpack
@@ -15,8 +13,6 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from coordinatord.protocol.schema import PRINTABLE, SchemaError
 from coordinatord.protocol.text import TEXT_MAX, clip
-from tests.support.builders import a_join
-from tests.support.messages import as_map
 
 UNPRINTABLE = {
     "null": "\0",
@@ -30,35 +26,6 @@ UNPRINTABLE = {
     "right-to-left override": "\u202e",
     "surrogate": "\udc80",
 }
-
-TEXTS = ["job", "node", "offer.role", "offer.topology", "offer.host", "offer.host_id", "offer.advertise_address"]
-
-
-def join_with(field: str, text: str) -> bytes:
-    """Pack a join with a text in one of its fields, whatever the text is."""
-    body: dict[str, Any] = copy.deepcopy({"type": "Join", **as_map(a_join())})
-    *parents, name = field.split(".")
-    place = body
-    for parent in parents:
-        place = place[parent]
-    place[name] = text
-    return bytes(msgpack.packb(body, unicode_errors="surrogatepass"))
-
-
-@pytest.mark.parametrize("field", TEXTS)
-@pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)
-def test_a_join_with_an_unprintable_character_is_refused_by_the_name_of_its_field(field: str, character: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        decode(join_with(field, f"na{character}me"), Join)
-    is_text = character != UNPRINTABLE["surrogate"]
-    assert str(caught.value).startswith(f"Join.{field}: " if is_text else "the frame is not msgpack: ")
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize("field", TEXTS)
-def test_printable_letters_of_any_script_are_welcome(field: str) -> None:
-    text = "Знач 節点 ä😀 a=b"
-    assert text.encode() in encode(decode(join_with(field, text), Join))
 
 
 @pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)

@@ -61,12 +61,6 @@ def test_both_end_in_time(sessions: BrowserSessions, clock: Clock) -> None:
     assert sessions.token_of(session, [TOKEN]) is None
 
 
-def test_a_session_outlives_the_coordinator_and_a_standby_knows_it(sessions: BrowserSessions, clock: Clock) -> None:
-    session = opened(sessions)
-    assert BrowserSessions(KEY, clock).token_of(session, [TOKEN]) is TOKEN
-    assert BrowserSessions(b"other" * 8, clock).token_of(session, [TOKEN]) is None
-
-
 def test_a_session_ends_with_its_token(sessions: BrowserSessions) -> None:
     session, other = opened(sessions), replace(TOKEN, digest="1" * 64)
     assert sessions.token_of(session, [other, TOKEN]) is TOKEN

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from coordinatord.commands.delayed_end import end_after_ending_runs
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.records import AGE_MAX, NodeJoined, Record, RoundFormed
+from coordinatord.core.rounds.values.records import AGE_MAX, Record, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.systemd import SystemdNotifier
@@ -21,7 +21,6 @@ from coordinatord.server import driver
 from coordinatord.store.database_store import MemoryStore
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from tests.coordinatord.server.conftest import Start
-from tests.support.builders import an_observed
 from tests.support.histories import a_loss_of, an_opening, made_at, records_in
 from tests.support.raw_session import IDLE, connect, get, join, until
 
@@ -177,19 +176,6 @@ async def test_a_store_that_is_slow_and_fails_has_one_reason(
     reasons = "a write to memory takes longer than 0.01 s", "the disk is full"
     for record, reason in zip(said, reasons, strict=True):
         assert LineFormatter("coordinatord").format(record).count(reason) == 1
-
-
-async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
-    store = MemoryStore()
-    async with start(store) as server, connect(server.url, join("a")) as a:
-        run = (await a.receive_goal(Goal.RUN)).run
-    known = await records_in(store)
-    async with start(store) as server:
-        assert server.driver.machine.jobs["job"].id == run
-        observed = an_observed(run=run, round=1, phase=Phase.RUNNING)
-        async with connect(server.url, join("a", observed=observed)) as a:
-            assert (await a.receive_goal(Goal.RUN)).round == 1
-    assert not any(isinstance(record, NodeJoined) for record in (await records_in(store))[len(known) :])
 
 
 async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(

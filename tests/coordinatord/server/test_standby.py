@@ -147,12 +147,6 @@ async def test_an_address_has_so_many_connections_and_no_more() -> None:
         await other.end()
 
 
-async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    async with standby(LEADER) as url, wire(url, b"\x16\x03\x01\x00\xff\r\n\r\n") as peer:
-        await peer.answer()
-    assert [record for record in caplog.records if record.exc_info] == []
-
-
 async def test_one_that_may_not_speak_shows_nothing_that_may_be_old(start: Start) -> None:
     speaks = True
     async with start(sharing=Sharing(may_act=lambda: speaks)) as server:

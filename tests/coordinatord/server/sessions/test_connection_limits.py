@@ -13,7 +13,7 @@ from msgspec import structs
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
 from coordinatord.server import app
@@ -24,7 +24,7 @@ from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, connect, get, join, until
 from tests.support.raw_websocket import HALF, MASK, WHOLE, Wire, message, request, wire
-from tests.support.secured import TRUSTING, goal, secured, serving, session
+from tests.support.secured import TRUSTING, goal, refusal, secured, serving, session
 
 FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
 
@@ -39,15 +39,6 @@ FEW_JOINING = 5
 async def wires(url: str, number: int, data: bytes = b"") -> AsyncIterator[list[Wire]]:
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(wire(url, data)) for _ in range(number)]
-
-
-async def refusal(peer: Wire) -> Refused:
-    """Return with what a session ends that was agreed on before."""
-    await peer.upgraded()
-    while (found := await peer.frame()) is not None:
-        if found[0] == BINARY and isinstance(said := decode(found[1], Desired, Refused), Refused):
-            return said
-    raise AssertionError
 
 
 async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(start: Start) -> None:

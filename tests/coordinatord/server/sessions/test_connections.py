@@ -77,6 +77,7 @@ BROWSER = b"GET %s HTTP/1.1\r\nHost: evil.\xff\r\nConnection: close\r\nAccept-La
         pytest.param(WHOLE.replace(b"Host", b"Expect: \xff\r\nHost"), b" 500 ", id="an expectation"),
         pytest.param(BROWSER % b"/healthz", b" 403 ", id="a name that is no text"),
         pytest.param(BROWSER % b"/v1/jobs/%ff", b" 403 ", id="a path that is no text"),
+        pytest.param(b"\x16\x03\x01\x00\xff\r\n\r\n", b" 400 ", id="no HTTP"),
     ],
 )
 async def test_a_request_that_is_broken_leaves_no_traceback_in_the_log(
