@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 import pytest
@@ -12,37 +11,20 @@ from msgspec import structs
 
 from coordinatord.commands.delayed_end import end_after_ending_runs
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.records import AGE_MAX, Record, RoundFormed
+from coordinatord.core.rounds.values.records import AGE_MAX, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.systemd import SystemdNotifier
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server import driver
 from coordinatord.store.database_store import MemoryStore
-from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
+from coordinatord.store.interface import UnreadableStoreError
 from tests.coordinatord.server.conftest import Start
 from tests.support.histories import a_loss_of, an_opening, made_at, records_in
 from tests.support.raw_session import IDLE, connect, get, join, until
+from tests.support.stores import SlowStore
 
 DECADES_S = 50 * 365 * 86_400.0
-
-
-class SlowStore(MemoryStore):
-    """Makes records durable when it is allowed to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: asyncio.Queue[Sequence[Record]] = asyncio.Queue()
-        self.allowed = asyncio.Semaphore(0)
-        self.broken = False
-
-    async def append(self, entries: Sequence[Entry]) -> None:
-        """Keep records, late."""
-        self.asked.put_nowait([entry.record for entry in entries])
-        await self.allowed.acquire()
-        if self.broken:
-            raise StoreError("the disk is full")
-        await super().append(entries)
 
 
 async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:

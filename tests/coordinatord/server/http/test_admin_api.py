@@ -21,10 +21,10 @@ from coordinatord.server.http.admin_api import AdminApi
 from coordinatord.server.http.request_body import PARSERS
 from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_coordinator
 from tests.support.histories import records_in
 from tests.support.raw_session import connect, get, join
+from tests.support.stores import SlowStore
 
 ALICE = {"by": "alice@login1", "reason": "maintenance"}
 AHEAD = ALICE | {"ahead": True}

@@ -19,8 +19,8 @@ from coordinatord.server.driver import iterate_jobs
 from coordinatord.server.http import jobs_api
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
-from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.raw_session import connect, get, join, until
+from tests.support.stores import SlowStore
 
 NEVER_S = 3_600.0
 

@@ -1,7 +1,7 @@
 """Logs over HTTP: asked of the nodes piece by piece, as JSON or as a stream, within bounds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -9,20 +9,18 @@ import pytest
 from aiohttp import ClientSession
 from msgspec import structs
 
-from coordinatord.core.rounds.values.records import Record, RoundFormed
 from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Phase
 from coordinatord.server import driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
-from coordinatord.store.database_store import MemoryStore
-from coordinatord.store.interface import Entry, StoreError
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.support.builders import a_failure, a_spec
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import OFFER, Peer, connect, get, join
+from tests.support.stores import RoundsStore
 
 MORE_THAN_BUFFERS_HOLD = 4_000
 """Pieces of 16 kB: 64 MB, of which the kernel holds a tenth for a reader that reads nothing."""
@@ -301,42 +299,18 @@ async def test_who_follows_is_not_told_that_all_is_over_when_the_coordinator_end
         assert [part async for part in parts] == []
 
 
-class TroubledStore(MemoryStore):
-    """A store that cannot read rounds while it is broken, and has no room for a second round while it is full."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_broken = self.is_full = False
-        self.was_missed = asyncio.Event()
-        """Set once the rounds were read while it was full."""
-
-    async def append(self, entries: Sequence[Entry]) -> None:
-        """Keep records. Raises `StoreError`."""
-        if self.is_full and any(isinstance(entry.record, RoundFormed) and entry.record.round == 2 for entry in entries):
-            raise StoreError("the disk is full")
-        await super().append(entries)
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return rounds. Raises `StoreError`."""
-        if self.is_broken:
-            raise StoreError("etcd does not answer")
-        if self.is_full:
-            self.was_missed.set()
-        return await super().read_rounds(job, run)
-
-
 async def test_a_store_that_fails_ends_a_stream_and_is_no_bug(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.05)
-    store = TroubledStore()
+    store = RoundsStore()
     async with (
         start(store) as server,
         in_round(server, max_restarts=1) as (a, run),
         following(f"{server.url}{FOLLOWED}") as parts,
     ):
         await anext(parts)
-        store.is_broken = True
+        store.is_unreadable = True
         await a.report(Phase.STOPPED, run, a_failure())
         assert not any([part["over"] async for part in parts])
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -347,14 +321,14 @@ async def test_who_follows_misses_no_round_that_the_store_has_late(
 ) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
     monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
-    store = TroubledStore()
+    store = RoundsStore()
     store.is_full = True
     async with start(store) as server, in_round(server, max_restarts=1) as (a, run), asyncio.TaskGroup() as tasks:
         answering = tasks.create_task(keep(a, bytearray(b"one\n")))
         async with following(f"{server.url}{FOLLOWED}") as parts:
             assert [(await anext(parts))["text"] for _ in range(2)] == ["", "one\n"]
             await a.report(Phase.STOPPED, run, a_failure())
-            await store.was_missed.wait()
+            await store.was_asked.wait()
             store.is_full = False
             assert (await anext(parts))["note"] == "round 2 begins"
             part = await anext(parts)

@@ -31,10 +31,10 @@ from coordinatord.server.http.openapi import FILE
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.coordinatord.server.http.test_logs_api import KEEPS_LOGS
-from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.openapi import OF_EVENTS, OF_LOGS, OF_REQUESTS, OPERATIONS, text
 from tests.support.raw_session import Peer, connect, get, join, until
 from tests.support.source import Source
+from tests.support.stores import SlowStore
 
 ALICE = {"by": "alice"}
 

@@ -53,12 +53,12 @@ from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import OTHER, REASONS, JobTally, RoundMeter, known_reason
 from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_report, a_run
 from tests.support.histories import made_at, records_in
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 from tests.support.scrapes import Scrape
 from tests.support.script import play
+from tests.support.stores import SlowStore
 
 
 async def scraped(server: Server) -> Scrape:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,18 +12,16 @@ import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import app
 from coordinatord.server.app import Server
 from coordinatord.server.http import live_updates
-from coordinatord.store.database_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_spec
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, connect, get, join
+from tests.support.stores import RoundsStore, SlowStore
 
 NEVER_S = 3_600.0
 
@@ -131,23 +129,9 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
                 blocks.add((await viewer.event())[2])
 
 
-class SlowHistory(MemoryStore):
-    """Returns rounds when it is allowed to, and counts how often it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allowed, self.was_asked, self.asked = asyncio.Event(), asyncio.Event(), 0
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return rounds, late."""
-        self.asked += 1
-        self.was_asked.set()
-        await self.allowed.wait()
-        return await super().read_rounds(job, run)
-
-
 async def test_a_second_viewer_waits_for_the_state_that_is_being_made(start: Start) -> None:
-    store = SlowHistory()
+    store = RoundsStore()
+    store.may_answer.clear()
     async with start(store) as server:
         async with connect(server.url, join("a")) as a:
             await a.report(Phase.SUCCEEDED, await a.receive_goal(Goal.RUN))
@@ -158,7 +142,7 @@ async def test_a_second_viewer_waits_for_the_state_that_is_being_made(start: Sta
                 assert await second.next("jobs")
                 for _ in range(30):  # each is a turn for the second one, too
                     assert (await get(f"{server.url}/healthz"))[0] == 200
-                store.allowed.set()
+                store.may_answer.set()
                 assert [(await each.next("job"))["status"]["state"] for each in (first, second)] == ["succeeded"] * 2
     assert store.asked == 1
 

@@ -1,6 +1,5 @@
 """The rounds of a job that is over come from the store, for the API and for the page, and few of them are kept."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.reads import rounds_reader
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.store.database_store import MemoryStore, Store
-from coordinatord.store.interface import StoreError
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.page.test_stream import view
 from tests.support.builders import a_coordinator, a_failure, a_spec
 from tests.support.histories import JOB, RUN, a_join_of, a_round_of, a_start_of, an_end, an_opening, made_at
 from tests.support.raw_session import connect, get, join
+from tests.support.stores import RoundsStore
 
 ENDED = (an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_start_of(), an_end())
 
@@ -58,36 +57,19 @@ async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start) -> None:
     assert paged["series"]["restarts"][-1] == 1
 
 
-class UnreadableStore(MemoryStore):
-    """Cannot read what is over."""
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Fail."""
-        raise StoreError(f"the rounds of {job} ({run}) are on a disk that is gone")
-
-
 async def test_rounds_that_cannot_be_read_are_an_error_and_the_page_goes_on_without_them(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with start(UnreadableStore()) as server:
+    store = RoundsStore()
+    store.is_unreadable = True
+    async with start(store) as server:
         await fail_once_and_succeed(server)
         status, answer = await ask(server)
         paged = await page_of(server)
     assert (status, answer["error"]) == (503, "unavailable")
-    assert "on a disk that is gone" in answer["message"]
+    assert "etcd does not answer" in answer["message"]
     assert (paged["status"]["state"], paged["status"]["rounds"]) == ("succeeded", [])
     assert any("shown without its rounds" in record.message for record in caplog.records)
-
-
-class CountingStore(MemoryStore):
-    """Counts how often it is asked for rounds."""
-
-    asked = 0
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return rounds."""
-        self.asked += 1
-        return await super().read_rounds(job, run)
 
 
 def a_reader(store: Store, *records: Record) -> RoundsReader:
@@ -101,7 +83,7 @@ async def test_rounds_are_read_once_for_all_who_ask_and_those_of_few_runs_are_ke
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds_reader, "CACHED_MAX", 2)
-    store = CountingStore()
+    store = RoundsStore()
     openings = [an_opening(f"job-{number}", f"e-{number}") for number in range(3)]
     ends = [replace(an_end(), job=opened.job, run=opened.run) for opened in openings]
     reader = a_reader(store, *openings, *ends)
