@@ -7,6 +7,7 @@ A test compares the file with both, the table with the routes of the server, and
 import ast
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -148,30 +149,37 @@ def _plain(docstring: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(docstring).split("\n\n"))
 
 
-OF_READS = {
-    401: "There is no token, or it is not valid.",
-    403: "The token may not do this, a web page of another site sent it, or a browser that asks by a foreign name.",
-    429: "Too many requests of this address were not let in.",
-    500: "A bug of coordinatord.",
-    503: "It cannot be answered now: too many ask, or the records cannot be read.",
+ERRORS = {
+    "NoToken": "There is no token, or it is not valid.",
+    "NotAllowed": "The token may not do this, a web page of another site sent it, or a browser that asks by a foreign"
+    " name.",
+    "TooMany": "Too many requests of this address were not let in.",
+    "Bug": "A bug of coordinatord.",
+    "NotNow": "It cannot be answered now: too many ask, or the records cannot be read.",
+    "WrongParameter": "A parameter is wrong, or unknown.",
+    "NoJob": "There is no such job.",
+    "NoLog": "There is no such job, round, node or rank.",
+    "NoStacks": "There is no such job or rank, or the job has no workers now.",
+    "WrongBody": "The body is not understood.",
+    "NoJobOrNode": "There is no such job or node.",
+    "LateBody": "The rest of the body did not come.",
+    "Refused": "It is refused as things are.",
+    "LongBody": "The body is too long.",
+    "OtherBody": "The body is neither JSON nor msgpack.",
 }
-"""The errors that any request may meet, with what they mean."""
+"""What each error means, by its name in the document."""
 
-OF_REQUESTS = {
-    400: "The body is not understood.",
-    404: "There is no such job or node.",
-    408: "The rest of the body did not come.",
-    409: "It is refused as things are.",
-    413: "The body is too long.",
-    415: "The body is neither JSON nor msgpack.",
-}
-"""The errors that an operator's request may meet beside these."""
+OF_READS = {401: "NoToken", 403: "NotAllowed", 429: "TooMany", 500: "Bug", 503: "NotNow"}
+"""The errors that any request may meet, by status."""
 
-OF_BODIES = {status: OF_REQUESTS[status] for status in (400, 408, 413, 415)}
-"""Those of them that any body may meet."""
+OF_BODIES = {400: "WrongBody", 408: "LateBody", 413: "LongBody", 415: "OtherBody"}
+"""Those that any body may meet."""
 
-UNKNOWN_JOB = {404: "There is no such job."}
-MALFORMED = {400: "A parameter is wrong, or unknown."}
+OF_REQUESTS = OF_BODIES | {404: "NoJobOrNode", 409: "Refused"}
+"""Those that an operator's request may meet beside the first ones."""
+
+UNKNOWN_JOB = {404: "NoJob"}
+MALFORMED = {400: "WrongParameter"}
 
 
 class Parameter(Struct, frozen=True):
@@ -294,13 +302,13 @@ OPERATIONS = (
         answer=LogsAnswer,
         event=LogPart,
         parameters=OF_LOGS,
-        errors=MALFORMED | {404: "There is no such job, round, node or rank."},
+        errors=MALFORMED | {404: "NoLog"},
     ),
     Operation(
         *("get", "/v1/jobs/{job}/stacks", "Where the workers of the present round stand, asked of their nodes."),
         answer=StacksAnswer,
         parameters=OF_LOGS[:1],
-        errors=MALFORMED | {404: "There is no such job or rank, or the job has no workers now."},
+        errors=MALFORMED | {404: "NoStacks"},
     ),
     _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends.", StopBody),
     _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),
@@ -361,6 +369,7 @@ SECURITY = {
 def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
     schemas = Schemas(IN_LIST)
+    error = _of_record(schemas.of_answer(ErrorAnswer))
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, schemas)
@@ -368,7 +377,12 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "coordinatord", "version": __version__, "description": " ".join(ABOUT.split())},
         "paths": paths,
-        "components": {"schemas": dict(sorted(schemas.made.items())), "securitySchemes": SECURITY},
+        "components": {
+            "schemas": dict(sorted(schemas.made.items())),
+            "responses": {name: {"description": meaning, "content": error} for name, meaning in ERRORS.items()},
+            "parameters": {name: _of_path(name) for name in ("job", "node")},
+            "securitySchemes": SECURITY,
+        },
         "security": [{name: []} for name in SECURITY],
     }
 
@@ -388,15 +402,18 @@ def _described(operation: Operation, schemas: Schemas) -> dict[str, Any]:
             "schema": {"type": "string", "description": about},
             "x-data": schemas.of_answer(operation.event),
         }
-    errors = _of_record(schemas.of_answer(ErrorAnswer))
-    answers = {200: {"description": operation.summary, "content": content}}
-    for status, meaning in sorted((OF_READS | dict(operation.errors)).items()):
-        kept = content if (operation.answer, status) == (HealthAnswer, 503) else errors
-        answers[status] = {"description": meaning, "content": kept}
+    answers: dict[int, Schema] = {200: {"description": operation.summary, "content": content}}
+    for status, name in sorted((OF_READS | dict(operation.errors)).items()):
+        answers[status] = {"$ref": f"#/components/responses/{name}"}
+    if operation.answer is HealthAnswer:
+        answers[503] = {"description": ERRORS["NotNow"], "content": content}
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _name(operation),
-        "parameters": [*map(_of_path, _names_in(operation.path)), *map(_of_parameter, operation.parameters)],
+        "parameters": [
+            *({"$ref": f"#/components/parameters/{name}"} for name in re.findall(r"{(\w+)}", operation.path)),
+            *map(_of_parameter, operation.parameters),
+        ],
         "responses": {str(status): answer for status, answer in answers.items()},
     }
     if operation.open:
@@ -414,10 +431,6 @@ def _name(operation: Operation) -> str:
     """Return a name for generated clients: `get_v1_jobs_job_events`."""
     parts = [part.strip("{}").replace(".", "_") for part in operation.path.split("/") if part]
     return "_".join([operation.method, *(parts or ["page"])])
-
-
-def _names_in(path: str) -> list[str]:
-    return [part.strip("{}") for part in path.split("/") if part.startswith("{")]
 
 
 def _of_path(name: str) -> dict[str, Any]:

@@ -87,8 +87,9 @@ def test_the_file_is_made_of_the_records() -> None:
 def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
     for schema in SPEC["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
-    used = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(SPEC)))
-    assert used == set(SPEC["components"]["schemas"])
+    used = set(re.findall(r'"#/components/(\w+)/(\w+)"', json.dumps(SPEC)))
+    shared = ((kind, name) for kind in ("schemas", "responses", "parameters") for name in SPEC["components"][kind])
+    assert used == {*shared}
     names = [operation["operationId"] for methods in SPEC["paths"].values() for operation in methods.values()]
     assert len(set(names)) == len(names)
 
@@ -113,7 +114,10 @@ class Client:
         """Send a request to `at` (default: the path itself), and check its status and its body."""
         async with self.session.request(method, f"{self.url}{at or path}", **more) as answer:
             assert answer.status == status, await answer.text()
-            described = SPEC["paths"][path][method]["responses"][str(status)]["content"]
+            response = SPEC["paths"][path][method]["responses"][str(status)]
+            if "$ref" in response:
+                response = SPEC["components"]["responses"][response["$ref"].rpartition("/")[2]]
+            described = response["content"]
             assert answer.content_type in described
             schema = described[answer.content_type].get("schema")
             if schema is not None:
