@@ -89,7 +89,11 @@ def shown(stage: Stage) -> str:
     for answer, without in ((every, IN_LIST), (whole, {})):
         decoded.append(json.loads(encoded(plain_without(answer, without), JSON)))
         assert msgpack.unpackb(encoded(plain_without(answer, without), MSGPACK)) == decoded[-1]
-    return laid_out({"/v1/jobs": decoded[0], "/v1/jobs/default": decoded[1]})
+    listed, default = decoded
+    in_list = {name: value for name, value in default.items() if name not in {"rounds", "preflight"}}
+    assert json.dumps(listed["jobs"]) == json.dumps([in_list]), "with the fields in the same order"
+    listed["jobs"] = ["as below, without its rounds and its preflight"]
+    return laid_out({"/v1/jobs": listed, "/v1/jobs/default": default})
 
 
 def laid_out(value: Any) -> str:
