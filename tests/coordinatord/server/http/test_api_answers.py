@@ -235,6 +235,7 @@ async def test_every_kind_of_event_is_sent_as_it_always_was(start: Start, *, rew
     store = MemoryStore()
     async with start(store) as server:
         await store.append(made_at(1_750_000_000.125, *(a_record_of(kind) for kind in KINDS.values())))
-        recorder = Recorder(server.url, {store.identity: "STORE"})
-        await recorder.get("/v1/events")
-    compare("events", laid_out(recorder.answers), rewrite=rewrite)
+        _, _, body = await get(f"{server.url}/v1/events")
+    about = ("what", "job", "run", "round", "node")
+    sent = {event["kind"]: [event[name] for name in about] for event in body["events"]}
+    compare("events", laid_out(sent), rewrite=rewrite)
