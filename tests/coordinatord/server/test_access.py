@@ -44,6 +44,11 @@ def ours(tmp_path: Path) -> Secured:
     return secured(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
+
+
 async def streamed(server: Server, path: str, token: AccessToken, kind: str) -> Any:
     """Return the data of the first event of a kind in a stream."""
     headers = {"Authorization": f"Bearer {token.text}"}
@@ -193,9 +198,8 @@ async def test_a_node_keeps_its_identity_when_the_coordinator_starts_again(ours:
 
 
 async def test_a_node_that_is_away_when_its_token_is_revoked_may_come_back_with_another_one(
-    ours: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ours: Secured, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     other, store = ours.add("other", Role.JOIN), SqliteStore.open(tmp_path / "state")
     async with serving(ours, store) as server:
         assert await goal_of(server, ours.token(), join("a", nodes=2)) is Goal.WAIT
@@ -211,11 +215,8 @@ async def test_a_node_that_is_away_when_its_token_is_revoked_may_come_back_with_
     await store.close()
 
 
-async def test_a_revoked_token_ends_what_it_began(
-    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_revoked_token_ends_what_it_began(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     other = ours.add("other", Role.JOIN)
     async with (
         serving(ours) as server,
@@ -233,10 +234,9 @@ async def test_a_revoked_token_ends_what_it_began(
 
 
 async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
-    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ours: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     async with (
         serving(ours) as server,
         wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer,
@@ -258,9 +258,8 @@ async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: py
         assert (status, said["error"]) == (401, "revoked_token")
 
 
-async def test_a_programs_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_programs_stream_ends_with_its_token(ours: Secured) -> None:
     """A page's stream also ends with the session of its browser."""
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     headers = {"Authorization": f"Bearer {ours.add('r', Role.READ).text}"}
     async with (
         serving(ours) as server,

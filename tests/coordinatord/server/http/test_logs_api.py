@@ -30,6 +30,11 @@ FOLLOWED = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
 KEEPS_LOGS = structs.replace(OFFER, workers=2, log_dir="/logs/job")
 
 
+@pytest.fixture(autouse=True)
+def _follow_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+
+
 @asynccontextmanager
 async def in_round(server: Server, max_restarts: int = 0) -> AsyncIterator[tuple[Peer, Desired]]:
     """Join as the only node of a job with two workers."""
@@ -229,10 +234,7 @@ async def keep(a: Peer, log: bytearray) -> None:
             await a.send(piece(wanted, bytes(log[at:]), at))
 
 
-async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+async def test_who_follows_hears_all_that_is_written_until_the_run_ends(start: Start) -> None:
     log = bytearray(b"one\n")
     async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
         node = tasks.create_task(keep(a, log))
@@ -269,10 +271,7 @@ async def test_a_log_that_grows_as_fast_as_it_is_read_lets_the_others_be_read_to
         node.cancel()
 
 
-async def test_a_stream_that_broke_off_is_taken_up_after_the_places_of_its_last_parts(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+async def test_a_stream_that_broke_off_is_taken_up_after_the_places_of_its_last_parts(start: Start) -> None:
     log = bytearray(b"one\n")
     url = f"{FOLLOWED}&last=1"
     async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
@@ -320,7 +319,6 @@ async def test_who_follows_misses_no_round_that_the_store_has_late(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
-    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
     store = RoundsStore()
     store.is_full = True
     async with start(store) as server, in_round(server, max_restarts=1) as (a, run), asyncio.TaskGroup() as tasks:
