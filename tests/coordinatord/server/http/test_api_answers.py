@@ -1,7 +1,8 @@
-"""The JSON of the HTTP API, whole, as dashboards, the page and people with curl rely on it; `--rewrite` writes it anew.
+"""The JSON of the HTTP API as dashboards, the page and people with curl rely on it; `--rewrite` writes it anew.
 
-The situations of a job are played on a stage with a clock of its own, so that every number is known. What the server
-adds is asked of a real one, with a placeholder for what differs from run to run. The order of the fields is pinned too.
+The situations of a job are played on a stage with a clock of its own, so that every number is known. The first one is
+shown whole, and of the others what differs from it. What the server adds is asked of a real one, with a placeholder for
+what differs from run to run. The order of the fields is pinned too.
 """
 
 import json
@@ -78,8 +79,8 @@ def _fail(stage: Stage) -> None:
     stage.play("fail n2 exit=134", "failed n1 n2", "advance 2s")
 
 
-def shown(stage: Stage) -> str:
-    """Return the answers to `GET /v1/jobs` and `GET /v1/jobs/default`, laid out for people."""
+def shown(stage: Stage) -> dict[str, Any]:
+    """Return the answers to `GET /v1/jobs` and `GET /v1/jobs/default`."""
     coordinator, now = stage.coordinator, stage.now
     jobs = tuple(job_view(run, now, None) for run in coordinator.jobs.values())
     every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster.durable))
@@ -93,7 +94,14 @@ def shown(stage: Stage) -> str:
     in_list = {name: value for name, value in default.items() if name not in {"rounds", "preflight"}}
     assert json.dumps(listed["jobs"]) == json.dumps([in_list]), "with the fields in the same order"
     listed["jobs"] = ["as below, without its rounds and its preflight"]
-    return laid_out({"/v1/jobs": listed, "/v1/jobs/default": default})
+    return {"/v1/jobs": listed, "/v1/jobs/default": default}
+
+
+def beyond(value: Any, usual: Any) -> Any:
+    """Return the fields that differ from the usual ones; all of them, if they have other names or another order."""
+    if not isinstance(value, dict) or not isinstance(usual, dict) or list(value) != list(usual):
+        return value
+    return {name: beyond(inner, usual[name]) for name, inner in value.items() if inner != usual[name]}
 
 
 def laid_out(value: Any) -> str:
@@ -113,7 +121,10 @@ def compare(name: str, actual: str, *, rewrite: bool) -> None:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_situation_is_shown_as_it_always_was(name: str, *, rewrite: bool) -> None:
-    compare(name, shown(staged(name)), rewrite=rewrite)
+    answers = shown(staged(name))
+    if name != "forming":
+        answers = beyond(answers, shown(staged("forming")))
+    compare(name, laid_out(answers), rewrite=rewrite)
 
 
 def test_every_part_of_a_failure_is_shown_as_it_always_was(*, rewrite: bool) -> None:
