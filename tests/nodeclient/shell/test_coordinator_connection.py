@@ -50,6 +50,12 @@ def refusals(heard: Sequence[Event]) -> list[Refused]:
     return [event.refused for event in heard if isinstance(event, TurnedAway)]
 
 
+def given(file: Path, text: str) -> AccessSettings:
+    """Write tokens into a file; return the settings of a node that is given it."""
+    file.write_text(text)
+    return AccessSettings(token_file=file)
+
+
 async def let_in(socket: web.WebSocketResponse) -> None:
     """Let a node in, and lose the connection."""
     await socket.send_bytes(encode(WAIT))
@@ -162,8 +168,8 @@ async def test_another_one_where_it_was_last_makes_no_token_wrong_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
-    ours, other, file = secured(tmp_path / "ours"), secured(tmp_path / "other"), tmp_path / "token"
-    file.write_text(ours.token().text)
+    ours, other = secured(tmp_path / "ours"), secured(tmp_path / "other")
+    access = given(tmp_path / "token", ours.token().text)
     heard: Sequence[Event] = []
 
     def look_up() -> str:
@@ -176,7 +182,7 @@ async def test_another_one_where_it_was_last_makes_no_token_wrong_for_good(
         address = f"coord.example:{listener.getsockname()[1]}"
         async with AsyncExitStack() as ends_first, AsyncExitStack() as stack:
             await ends_first.enter_async_context(serving(ours, listener=listener.dup()))
-            heard = await stack.enter_async_context(attending([address], access=AccessSettings(token_file=file)))
+            heard = await stack.enter_async_context(attending([address], access=access))
             await until(lambda: times_in(heard) > 0)
             await ends_first.aclose()
             await stack.enter_async_context(serving(other, listener=listener.dup()))
@@ -196,9 +202,8 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
 
     heard: list[Event] = []
     async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(let_in) as (second, joins):
-        session = CoordinatorConnection(
-            endpoints(f"{first},{second}"), INSECURE_ACCESS, make_join=a_join, submit=heard.append
-        )
+        both = endpoints(f"{first},{second}")
+        session = CoordinatorConnection(both, INSECURE_ACCESS, make_join=a_join, submit=heard.append)
         tasks = Tasks()
         tasks.spawn(session.run(), name="session")
         try:
@@ -323,17 +328,14 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
     """Tokens are replaced in three steps, and between any two of them a connection may break."""
     monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     ours, file = secured(tmp_path), tmp_path / "token"
-    file.write_text(ours.token().text)
-    file.chmod(0o600)
+    access = given(file, ours.token().text)
     async with serving(ours) as server:
         machine = server.driver.machine
 
         def came_with(token: str) -> bool:
             return machine.sessions == 1 and machine.jobs["job"].members["a"].session.token == token
 
-        address = server.url.removeprefix("https://")
-        access = AccessSettings(token_file=file)
-        async with attending([address], lambda: a_join("a", job="job", spec=a_spec(2, 2)), access) as heard:
+        async with attending([server.url], lambda: a_join("a", job="job", spec=a_spec(2, 2)), access) as heard:
 
             def times_in() -> int:
                 return sum(isinstance(event, SessionOpened) for event in heard)
@@ -375,13 +377,12 @@ async def test_a_token_on_a_file_system_that_hangs_holds_up_one_thread_and_no_mo
 
 
 async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_path: Path) -> None:
-    both, file = [secured(tmp_path / name) for name in ("first", "second")], tmp_path / "token"
-    file.write_text("\n".join(ours.token().text for ours in both))
+    both = [secured(tmp_path / name) for name in ("first", "second")]
+    access = given(tmp_path / "token", "\n".join(ours.token().text for ours in both))
     async with AsyncExitStack() as ends_first, AsyncExitStack() as stack:
         contexts = [serving(ours) for ours in both]
         servers = [await ends_first.enter_async_context(contexts[0]), await stack.enter_async_context(contexts[1])]
         addresses = [server.url.removeprefix("https://") for server in servers]
-        access = AccessSettings(token_file=file)
         heard = await stack.enter_async_context(attending(addresses, access=access))
         await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
         await ends_first.aclose()
@@ -407,10 +408,9 @@ async def test_a_token_that_is_wrong_for_some_time_is_wrong_for_good(
     ours = secured(tmp_path / "ours")
     if text is not None:
         file.write_text(texts.get(text, text))
-    async with serving(ours) as server:
-        address = server.url.removeprefix("https://")
-        async with attending([address], access=AccessSettings(token_file=file)) as heard:
-            await until(lambda: any(refused.retry is False for refused in refusals(heard)))
+    access = AccessSettings(token_file=file)
+    async with serving(ours) as server, attending([server.url], access=access) as heard:
+        await until(lambda: any(refused.retry is False for refused in refusals(heard)))
     assert refusals(heard)[0].retry, "a coordinator may not know of a new token yet"
     assert {refused.code for refused in refusals(heard)} == {RefusalCode.FORBIDDEN}
     assert re.search(words, refusals(heard)[0].message)
@@ -421,13 +421,11 @@ async def test_a_node_that_is_turned_away_too_often_still_says_why_and_tries_on(
 ) -> None:
     monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
     monkeypatch.setattr(gatekeeper, "FAILURES_MAX", 0)
-    ours, file = secured(tmp_path / "ours"), tmp_path / "token"
-    file.write_text(ours.token().text)
+    ours = secured(tmp_path / "ours")
+    access = given(tmp_path / "token", ours.token().text)
     ours.store.revoke("first-join")
-    async with serving(secured(tmp_path / "ours")) as server:
-        address = server.url.removeprefix("https://")
-        async with attending([address], access=AccessSettings(token_file=file)) as heard:
-            await until(lambda: len(refusals(heard)) > 1)
+    async with serving(secured(tmp_path / "ours")) as server, attending([server.url], access=access) as heard:
+        await until(lambda: len(refusals(heard)) > 1)
     assert {refused.retry for refused in refusals(heard)} == {True}
     words = r"the token first-join was revoked: .*; too many requests .* \(this node's token is from /.*/token\)$"
     assert re.search(words, refusals(heard)[0].message)
@@ -437,12 +435,12 @@ async def test_a_token_is_not_wrong_for_good_while_another_coordinator_may_take_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
-    ours, file = secured(tmp_path / "ours"), tmp_path / "token"
-    file.write_text(secured(tmp_path / "other").token().text)
-    async with serving(ours) as server:
-        address = server.url.removeprefix("https://")
-        async with attending([address, "127.0.0.1:1"], access=AccessSettings(token_file=file)) as heard:
-            await until(lambda: len(refusals(heard)) >= 3)
+    access = given(tmp_path / "token", secured(tmp_path / "other").token().text)
+    async with (
+        serving(secured(tmp_path / "ours")) as server,
+        attending([server.url, "127.0.0.1:1"], access=access) as heard,
+    ):
+        await until(lambda: len(refusals(heard)) >= 3)
     assert all(refused.retry for refused in refusals(heard))
 
 
@@ -460,12 +458,11 @@ async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
 
 
 async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path: Path) -> None:
-    ours, file = secured(tmp_path), tmp_path / "token"
-    file.write_text(ours.token().text)
-    file.chmod(0o600)
+    token, file = secured(tmp_path).token().text, tmp_path / "token"
+    file.write_text(token)
     for access in (
         AccessSettings(token_file=file, plaintext_allowed=True),
-        AccessSettings(token=file.read_text(), plaintext_allowed=True),
+        AccessSettings(token=token, plaintext_allowed=True),
         AccessSettings(config_home=str(tmp_path / "config")),
     ):
         async with strange_coordinator(let_in) as (address, joins), attending([address], access=access) as heard:
