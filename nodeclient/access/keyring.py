@@ -73,9 +73,6 @@ class AccessSettings(Struct, frozen=True):
         return path if is_there else None
 
 
-DEFAULT_ACCESS = AccessSettings()
-"""The settings without any flag or variable."""
-
 INSECURE_ACCESS = AccessSettings(insecure=True)
 """The settings for a connection in the clear, which sends no token."""
 

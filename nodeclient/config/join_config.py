@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
-from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
+from nodeclient.access.keyring import AccessSettings
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import OutputSettings
@@ -96,7 +96,7 @@ class JoinConfig(Struct, frozen=True):
     """Whether to start the coordinator if its address is this host's and nothing listens there, as torchrun does."""
     interface: str | None = None
     """The network interface for gloo and NCCL in the workers; None if they choose it."""
-    access: AccessSettings = DEFAULT_ACCESS
+    access: AccessSettings = AccessSettings()
     """The places of tokens, and how to connect to the coordinator."""
     remarks: tuple[str, ...] = ()
     """Lines to log at the start: sources of values, and ignored settings."""

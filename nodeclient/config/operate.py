@@ -15,7 +15,7 @@ from coordinatord.protocol.http.api import DRAINED_BEFORE_MAX
 from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, duration, filled, folder
-from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
+from nodeclient.access.keyring import AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import add_access_flags, add_coordinators, read_access
 from nodeclient.config.command_line import CommandLine
@@ -61,7 +61,7 @@ class OperatorConfig(Struct, frozen=True, kw_only=True):
     """The module of `nodeclient` with the function `run` for this command."""
 
     coordinators: tuple[Endpoint, ...]
-    access: AccessSettings = DEFAULT_ACCESS
+    access: AccessSettings = AccessSettings()
 
 
 class _ReadingConfig(OperatorConfig, frozen=True):

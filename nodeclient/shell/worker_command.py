@@ -59,6 +59,7 @@ class CommandBuilder:
         host = host or Host()
         self._config = config
         self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
+        self._defaults = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(config.interface)}
         self._gpus = [_own_gpu(inherited, rank) if config.virtual_local_rank else {} for rank in range(config.workers)]
         self._cpus: Sequence[frozenset[int]] = [allowed_cpus()] * config.workers
         remarks = []
@@ -81,7 +82,7 @@ class CommandBuilder:
 
         Its arguments still contain `LOCAL_RANK_MACRO`.
         """
-        environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(self._config.interface), **self._inherited}
+        environ = {**self._defaults, **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
         cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
@@ -107,7 +108,7 @@ class CommandBuilder:
         """
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}  # "lo" spans no hosts
-        base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo, **_interface(self._config.interface)}
+        base = {**gloo, **self._defaults}
         return [
             self._command(
                 start, rank, {**base, **own.terminal_variables, **self._inherited, **own_variables}, own.error_file

@@ -18,7 +18,7 @@ from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.logs import level_number
 from coordinatord.runtime.settings import SettingsError, SettingsParser, seconds
-from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings, forget_variable
+from nodeclient.access.keyring import AccessSettings, forget_variable
 from nodeclient.config.access_flags import PREFIX, add_access_flags, read_access
 from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF_KEYS, unknown_key
@@ -65,7 +65,7 @@ class TorchrunConfig(Struct, frozen=True):
     join_timeout_s: float
     remark: str
     """A line to log at the start, if any."""
-    access: AccessSettings = DEFAULT_ACCESS
+    access: AccessSettings = AccessSettings()
     """The places of tokens, and how to connect to the coordinator."""
 
 

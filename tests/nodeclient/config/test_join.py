@@ -65,12 +65,6 @@ def test_standalone_is_a_job_of_one_node() -> None:
     assert (config.spec, config.coordinators, config.group_rank) == (given_spec(1, 2, 0), (), None)
 
 
-def test_every_flag_comes_from_the_environment_as_well() -> None:
-    config = join(NODECLIENT_COORD="a,b:1", NODECLIENT_NNODES="2:4", NODECLIENT_MAX_RESTARTS="3", NODECLIENT_JOB_ID="j")
-    assert config.coordinators == (Endpoint("a", 29400), Endpoint("b", 1))
-    assert (config.spec, config.job) == (given_spec(2, 4, 3), "j")
-
-
 def test_how_much_may_be_kept_is_a_size_or_a_share_of_the_memory() -> None:
     total = memory(Host()).total
     assert join("--standalone").keep_bytes == int(total * 0.25)
