@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.remote.host_link import HostLink
+from nodeclient.remote.bring_up import HostLink
 from nodeclient.remote.link_messages import Errand
 
 CLOSES_ITS_OUTPUT = """#!/bin/sh
