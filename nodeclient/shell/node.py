@@ -308,7 +308,7 @@ class Node:
         except GuardError as error:
             self._fail_start(0, ExitCode.OS_ERROR, str(error))  # no worker was started, so the first one failed
         except SpawnError as error:
-            self._fail_start(error.local_rank, error.exit_code, error.message)
+            self._fail_start(error.local_rank, error.exit_code, str(error))
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""  # a lack of descriptors has no name
             problem = f"the system refused a resource of the workers: {where}{error.strerror}"

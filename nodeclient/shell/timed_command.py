@@ -79,7 +79,7 @@ class TimedCommand:
             finally:
                 os.close(reading)
         except SpawnError as error:
-            return CommandEnd(None, error.message)
+            return CommandEnd(None, str(error))
         except OSError as error:
             return CommandEnd(None, f"the system refused what it needs: {error.strerror}")
 

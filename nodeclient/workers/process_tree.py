@@ -50,7 +50,7 @@ _THREADS = 17
 
 
 class UnkillableError(OperationalError):
-    """Processes outlived SIGKILL: `pids`. All others have ended."""
+    """Processes outlived SIGKILL. All others have ended."""
 
     def __init__(self, pids: list[int], timeout_s: float) -> None:
         listed = ", ".join(map(str, pids))
@@ -59,7 +59,6 @@ class UnkillableError(OperationalError):
             "to another user, or hang in the kernel (state D in ps), most likely in a GPU driver or a network file "
             "system, and then only a reboot of this host may help"
         )
-        self.pids = pids
 
 
 class ProcessStatus(NamedTuple):

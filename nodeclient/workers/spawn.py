@@ -57,7 +57,6 @@ class SpawnError(OperationalError):
         """Create the error; `exit_code` is that of a shell, or 71 if the system lacks a resource at the moment."""
         super().__init__(message)
         self.local_rank = local_rank
-        self.message = message
         self.exit_code = exit_code
 
 

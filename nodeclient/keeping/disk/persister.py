@@ -180,7 +180,7 @@ class Persister:
         folder, name, smalls = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
             work = partial(_commit_and_list, folder, name, smalls, progress, self.settings.command)
-            whole, unfinished = await self._thread.run(work, progress)
+            unfinished = await self._thread.run(work, progress)
         except WorkCancelledError:
             return
         except (OperationalError, OSError) as error:
@@ -191,7 +191,7 @@ class Persister:
         attempt.record_committed()
         self._complaints.forget(Work.COMMIT)
         self._changed()
-        text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
+        text = f"step {name.step} is on the disk, in {folder / name.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.stays) | unfinished
         try:
@@ -224,12 +224,10 @@ def _name_of(attempt: PersistAttempt) -> StepName:
     return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, str(order.attempt))
 
 
-def _commit_and_list(
-    job: Path, name: StepName, smalls: int, progress: Progress, command: str
-) -> tuple[StepName, set[str]]:
-    """Make a step with `smalls` small states whole; return its name, and the folders of unfinished steps.
+def _commit_and_list(job: Path, name: StepName, smalls: int, progress: Progress, command: str) -> set[str]:
+    """Make a step with `smalls` small states whole; return the folders of unfinished steps.
 
     They are listed before the coordinator learns that the step is whole: after that, another run may begin.
     """
-    whole = step_folder.commit(job, name, smalls, progress, command).of
-    return whole, step_folder.unfinished(job, whole, progress)
+    step_folder.commit(job, name, smalls, progress, command)
+    return step_folder.unfinished(job, name, progress)
