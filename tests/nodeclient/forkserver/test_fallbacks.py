@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import nodeclient
 from coordinatord.protocol.messages import ColdCause
 from nodeclient.forkserver.server_process import HOOK
 from tests.nodeclient.forkserver.support import DESCRIBE, LIBRARY, Stage, assert_same_start, python
+from tests.support.namespaces import apart
 
 pytestmark = pytest.mark.slow
 
@@ -86,10 +86,9 @@ ENDINGS = {
 }
 """The same of modules that end the interpreter: it may be another time, so it is tried for each round."""
 
-MACHINE_WITH_A_GPU = """
+MACHINE_WITH_A_GPU = """\
 mount -t tmpfs none /mnt && cp -a /dev/null /dev/zero /dev/urandom /dev/random /mnt && mkdir /mnt/shm &&
-touch /mnt/nvidia-uvm && mount --move /mnt /dev && exec "$@"
-"""
+touch /mnt/nvidia-uvm && mount --move /mnt /dev"""
 """A driver that can be opened, and no more, for one command alone."""
 
 
@@ -196,12 +195,7 @@ def test_with_a_safe_path_a_module_beside_the_program_is_not_found(stage: Stage)
 
 
 def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> None:
-    prefix = ("unshare", "--mount", "sh", "-c", MACHINE_WITH_A_GPU, "sh")
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode
-    ):
-        pytest.skip("a file system of its own needs root")
+    prefix = apart("--mount", setup=MACHINE_WITH_A_GPU)
     stage.write("gpu.py", "driver = open('/dev/nvidia-uvm')")
     script = stage.write("train.py", REPORT)
     why = r"module gpu opened CUDA \(/dev/nvidia-uvm is open\)"

@@ -30,13 +30,10 @@ ip link set first up
 ip link set second up"""
 
 
-def test_processes_of_a_host_have_one_host_id() -> None:
+def test_processes_of_a_network_namespace_have_one_host_id() -> None:
     # It is as long as a name may be in the protocol.
     assert _python("host_id()") == host_id()
     assert 1 <= len(host_id()) <= 128
-
-
-def test_a_network_namespace_has_a_host_id_of_its_own() -> None:
     assert _in_namespace("true", "host_id()") not in {"", host_id()}
 
 

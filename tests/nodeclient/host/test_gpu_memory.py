@@ -167,11 +167,6 @@ def test_of_the_children_of_init_those_are_left_behind_that_have_the_environment
     assert found == (GpuUse("nvidia1", GIB, (GpuProcess(7, ME, left_behind=left_behind),)),)
 
 
-def test_only_gpus_that_workers_see_are_looked_at(host: Host) -> None:
-    assert in_use(host, CUDA_VISIBLE_DEVICES="") == ()
-    assert in_use(host, CUDA_VISIBLE_DEVICES="GPU-2") == (GpuUse("nvidia0", 2 * GIB),)
-
-
 def test_where_the_device_file_is_unknown_any_user_of_cuda_may_have_the_memory(
     host: Host, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:

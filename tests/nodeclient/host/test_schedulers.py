@@ -47,11 +47,6 @@ def test_a_step_of_srun_says_everything_and_where_it_is_from() -> None:
     }
 
 
-def test_steps_of_one_allocation_are_different_jobs_and_a_requeued_job_is_the_same() -> None:
-    assert values(STEP)["job_id"] != values({**STEP, "SLURM_STEP_ID": "3"})["job_id"]
-    assert values({**STEP, "SLURM_RESTART_COUNT": "1"}) == values(STEP)
-
-
 def test_an_array_s_tasks_are_different_jobs_named_as_slurm_does() -> None:
     array = {"SLURM_ARRAY_JOB_ID": "1200", "SLURM_ARRAY_TASK_ID": "7"}
     said = scheduler_values({**STEP, **array})["job_id"]
