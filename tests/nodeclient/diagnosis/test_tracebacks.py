@@ -200,12 +200,6 @@ PYTHON = [
 ]
 
 
-@pytest.mark.parametrize(("stderr", "error"), PYTHON, ids=lambda value: repr(value)[-40:])
-def test_the_exception_is_found(stderr: str, error: str | None) -> None:
-    trace = tracebacks.find(last_lines(stderr), killed=False)
-    assert (trace.error if trace else None) == error
-
-
 TERMINATE = """terminate called after throwing an instance of 'c10::DistBackendError'
   what():  [Rank 0] Watchdog caught collective operation timeout
 Exception raised from checkTimeout at ProcessGroupNCCL.cpp:567 (most recent call first):
@@ -235,9 +229,15 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("stderr", "error"), KILLED, ids=lambda value: repr(value)[-40:])
-def test_a_program_that_a_signal_ended_has_other_last_words(stderr: str, error: str | None) -> None:
-    trace = tracebacks.find(last_lines(stderr), killed=True)
+@pytest.mark.parametrize(
+    ("stderr", "error", "killed"),
+    [*((*row, False) for row in PYTHON), *((*row, True) for row in KILLED)],
+    ids=lambda value: repr(value)[-40:],
+)
+def test_the_error_is_found_by_which_a_program_ended_or_was_ended_by_a_signal(
+    stderr: str, error: str | None, killed: bool
+) -> None:
+    trace = tracebacks.find(last_lines(stderr), killed=killed)
     assert (trace.error if trace else None) == error
 
 

@@ -4,7 +4,6 @@ A warm worker has ended when its program is over, whatever its process does then
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.nodeclient.forkserver.support import Stage, assert_same, python
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
-from tests.support.programs import BIN, TIMEOUT_S, clean_environ, run
+from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
 
@@ -265,21 +264,20 @@ main()
 """A nodeclient that gives workers less time to end."""
 
 STUCK = """
-import sys
 class Stuck:
     def __del__(self):
         while True: pass
 stuck = Stuck()
-if len(sys.argv) > 1:
-    raise ValueError("no data")
 """
 """Hangs in the end of Python, as it lets go of the script's objects."""
 
-STUCK_NATIVELY = """
+LET_GO = "the script's objects are let go of"
+
+STUCK_NATIVELY = f"""
 import ctypes, os, sys
 class Kept:
     def __del__(self):
-        os.write(2, b"the script's objects are let go of")
+        os.write(2, b"{LET_GO}")
 kept = Kept()
 libc = ctypes.CDLL(None)
 libc.on_exit(libc.pause, None)
@@ -287,31 +285,27 @@ libc.on_exit(libc.pause, None)
 """Hangs in what a native library does at the end of its process."""
 
 
-@pytest.mark.parametrize("words", [pytest.param([], marks=pytest.mark.long), ["fail"]], ids=["success", "failure"])
-def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Path, words: list[str]) -> None:
+STUCK_ENDS = {
+    "a success": (STUCK, 0, ""),
+    "a failure": (f"{STUCK}raise ValueError('no data')\n", 1, "ValueError: no data"),
+    "in a native library, 0": (f"{STUCK_NATIVELY}sys.exit(0)\n", 0, LET_GO),
+    "in a native library, 7": (f"{STUCK_NATIVELY}sys.exit(7)\n", 7, LET_GO),
+}
+"""Scripts whose processes hang after the end of the program, the code of that, and what is logged."""
+
+
+@pytest.mark.parametrize(
+    "end", [pytest.param(end, marks=() if code else pytest.mark.long) for end, (_, code, _) in STUCK_ENDS.items()]
+)
+def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Path, end: str) -> None:
+    text, code, logged = STUCK_ENDS[end]
     script = tmp_path / "train.py"
-    script.write_text(STUCK)
-    log = impatient_log(script, *words, code=len(words))
-    assert ("ValueError: no data" in log) == bool(words)
-
-
-@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 7])
-def test_a_worker_that_is_stuck_in_a_native_library_has_ended_with_the_code_of_sys_exit(
-    tmp_path: Path, code: int
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(f"{STUCK_NATIVELY}sys.exit({code})\n")
-    assert "the script's objects are let go of" in impatient_log(script, code=code)
-
-
-def impatient_log(script: Path, *words: str, code: int) -> str:
-    """Run a script whose process hangs after its program has ended with this code; return what is logged."""
-    job = ("join", "--standalone", "--preload", "json", "--", sys.executable, str(script), *words)
-    command = [sys.executable, "-c", IMPATIENT, *job]
-    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    script.write_text(text)
+    job = ("join", "--standalone", "--preload", "json", "--", sys.executable, str(script))
+    ended = run(sys.executable, "-c", IMPATIENT, *job)
     assert ended.returncode == code, ended.stderr
     assert f"rank 0: its program has been over for 0.5 s, with exit code {code}, but its process" in ended.stderr
-    return ended.stderr
+    assert logged in ended.stderr
 
 
 def test_a_worker_that_has_failed_does_not_wait_for_native_libraries(tmp_path: Path) -> None:
@@ -321,5 +315,5 @@ def test_a_worker_that_has_failed_does_not_wait_for_native_libraries(tmp_path: P
     ended = run(BIN / "nodeclient", "join", *flags, script)
     assert ended.returncode == 1, ended.stderr
     assert "ValueError: no data" in ended.stderr
-    assert "the script's objects are let go of" in ended.stderr
+    assert LET_GO in ended.stderr
     assert "its program has been over" not in ended.stderr
