@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from nodeclient.host.process_state import (
+    PROC,
     SOCKET_INODE,
     SOCKET_PEER,
     STAT_PARENT,
@@ -64,9 +65,7 @@ _ANCESTORS_MAX = 32
 """The most ancestors of a process that are followed. Ids may be reused meanwhile, and must make no endless loop."""
 
 
-def awaited_outside(
-    pid: int, waits_in: str, workers: Collection[int], store_port: int, proc: Path = Path("/proc")
-) -> str:
+def awaited_outside(pid: int, waits_in: str, workers: Collection[int], store_port: int) -> str:
     """Describe what the main thread of a process waits for outside its job; empty if nothing is found.
 
     It may be a living child, the program at the other end of a pipe, a lock that no process of the job has, a server,
@@ -77,97 +76,97 @@ def awaited_outside(
     connection to `store_port` does not count: there rank 0 serves torch's store, by which ranks wait for each other.
     """
     if waits_in == _WAITS_FOR_CHILD:
-        children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
+        children = [child for child in with_descendants(pid)[1:] if _is_living_child(child, pid)]
         # waitpid(2) and waitid(2) have the child among their first two arguments, unless they wait for any child.
-        awaited = [child for child in children if child in _arguments(pid, proc)] or children
-        return _name(awaited[-1], proc) if awaited else ""
-    if _SLEEPS.fullmatch(waits_in) or (_POLLS.fullmatch(waits_in) and _arguments(pid, proc)[:1] == [0]):
-        programs = _programs(pid, proc)
-        return _name(programs[-1], proc) if programs else ""
+        awaited = [child for child in children if child in _arguments(pid)] or children
+        return _name(awaited[-1]) if awaited else ""
+    if _SLEEPS.fullmatch(waits_in) or (_POLLS.fullmatch(waits_in) and _arguments(pid)[:1] == [0]):
+        programs = _programs(pid)
+        return _name(programs[-1]) if programs else ""
     if _WAITS_FOR_LOCK.fullmatch(waits_in):
-        return _lock_owner(pid, workers, proc)
-    files = (_target(pid, number, proc) for number in _descriptors(pid, waits_in, proc))
-    return next(filter(None, (_other_end(pid, file, store_port, proc) for file in files if file)), "")
+        return _lock_owner(pid, workers)
+    files = (_target(pid, number) for number in _descriptors(pid, waits_in))
+    return next(filter(None, (_other_end(pid, file, store_port) for file in files if file)), "")
 
 
-def _arguments(pid: int, proc: Path) -> list[int]:
+def _arguments(pid: int) -> list[int]:
     """Return the first two arguments of a process's system call; none if the kernel does not show them."""
-    return [int(word, 16) for word in read_if_there(proc / str(pid) / "syscall").split()[1:3]]
+    return [int(word, 16) for word in read_if_there(PROC / str(pid) / "syscall").split()[1:3]]
 
 
-def _is_living_child(pid: int, parent: int, proc: Path) -> bool:
-    state, of, *_ = stat_fields(pid, proc) or ("X", "0")
+def _is_living_child(pid: int, parent: int) -> bool:
+    state, of, *_ = stat_fields(pid) or ("X", "0")
     return state not in {"Z", "X"} and int(of) == parent
 
 
-def _name(pid: int, proc: Path) -> str:
-    return f"the program {read_if_there(proc / str(pid) / 'comm').strip() or '?'} (process {pid})"
+def _name(pid: int) -> str:
+    return f"the program {read_if_there(PROC / str(pid) / 'comm').strip() or '?'} (process {pid})"
 
 
-def _programs(pid: int, proc: Path) -> list[int]:
+def _programs(pid: int) -> list[int]:
     """Return the descendants that are other programs: forks, and processes of multiprocessing, belong to the worker."""
-    own = _command(pid, proc)
-    commands = {child: _command(child, proc) for child in with_descendants(pid, proc)[1:]}
+    own = _command(pid)
+    commands = {child: _command(child) for child in with_descendants(pid)[1:]}
     return [
         child for child, command in commands.items() if command not in ("", own) and "multiprocessing" not in command
     ]
 
 
-def _command(pid: int, proc: Path) -> str:
+def _command(pid: int) -> str:
     """Return the command line of a process; empty if it is over."""
-    return read_if_there(proc / str(pid) / "cmdline")
+    return read_if_there(PROC / str(pid) / "cmdline")
 
 
-def _lock_owner(pid: int, workers: Collection[int], proc: Path) -> str:
+def _lock_owner(pid: int, workers: Collection[int]) -> str:
     """Name the owner of the lock that a process waits for; empty if that is a process of the job."""
-    locks = [line.split() for line in read_if_there(proc / "locks").splitlines()]
+    locks = [line.split() for line in read_if_there(PROC / "locks").splitlines()]
     # A line with `->` is about a process that waits for the lock of the same number.
     awaited = {words[0] for words in locks if words[1:2] == ["->"] and words[5:6] == [str(pid)]}
     holders = [int(words[4]) for words in locks if words[0] in awaited and words[1] != "->"]
-    if any(worker in workers for holder in holders for worker in _with_ancestors(holder, proc)):
+    if any(worker in workers for holder in holders for worker in _with_ancestors(holder)):
         return ""
     known = [holder for holder in holders if holder > 0]  # others are not visible here
-    return f"a lock of {_name(known[0], proc)}" if known else "a lock of another process"
+    return f"a lock of {_name(known[0])}" if known else "a lock of another process"
 
 
-def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
+def _with_ancestors(pid: int) -> Iterator[int]:
     for _ in range(_ANCESTORS_MAX):
         yield pid
-        parents = stat_fields(pid, proc)[STAT_PARENT : STAT_PARENT + 1]
+        parents = stat_fields(pid)[STAT_PARENT : STAT_PARENT + 1]
         if not parents:
             return
         pid = int(parents[0])
 
 
-def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
-    first, second = _arguments(pid, proc) or (-1, 0)
+def _descriptors(pid: int, waits_in: str) -> list[int]:
+    first, second = _arguments(pid) or (-1, 0)
     if _USES_FILE.fullmatch(waits_in):
         return [first]
     if _POLLS.fullmatch(waits_in) and first < _ADDRESS_MIN:
-        bits = int.from_bytes(_memory(pid, second, _SELECTED_MAX // 8, proc), "little")
+        bits = int.from_bytes(_memory(pid, second, _SELECTED_MAX // 8), "little")
         return [number for number in range(min(first, _SELECTED_MAX)) if bits >> number & 1]
     if _POLLS.fullmatch(waits_in):
-        polled = _memory(pid, first, _POLLED.size * min(second, _POLLED_MAX), proc)
+        polled = _memory(pid, first, _POLLED.size * min(second, _POLLED_MAX))
         return [number for number, _, _ in _POLLED.iter_unpack(polled[: len(polled) // _POLLED.size * _POLLED.size])]
     if _POLLS_SET.fullmatch(waits_in):
-        lines = read_if_there(proc / str(pid) / "fdinfo" / str(first)).splitlines()
+        lines = read_if_there(PROC / str(pid) / "fdinfo" / str(first)).splitlines()
         return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
     return []
 
 
-def _memory(pid: int, address: int, size: int, proc: Path) -> bytes:
+def _memory(pid: int, address: int, size: int) -> bytes:
     """Read an argument of the system call from the memory of a process; less or nothing on failure."""
     try:
-        with (proc / str(pid) / "mem").open("rb", buffering=0) as file:
+        with (PROC / str(pid) / "mem").open("rb", buffering=0) as file:
             file.seek(address)
             return file.read(size)
     except (OSError, OverflowError, ValueError):
         return b""
 
 
-def _target(pid: int, number: int, proc: Path) -> str:
+def _target(pid: int, number: int) -> str:
     """Return the target of a descriptor: `pipe:[7]`, `/dev/pts/1` or `socket:[8]`; empty for anything else."""
-    path = proc / str(pid) / "fd" / str(number)
+    path = PROC / str(pid) / "fd" / str(number)
     try:
         found, mode = str(path.readlink()), path.stat().st_mode
     except OSError:
@@ -176,21 +175,21 @@ def _target(pid: int, number: int, proc: Path) -> str:
     return found if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or is_terminal else ""
 
 
-def _other_end(pid: int, file: str, store_port: int, proc: Path) -> str:
+def _other_end(pid: int, file: str, store_port: int) -> str:
     """Name the other end of a descriptor's target; empty if not known."""
     if file.startswith("/dev/"):
         return "its terminal"
     if file.startswith("socket:"):
-        return _server(pid, file.removeprefix("socket:[").removesuffix("]"), store_port, proc)
-    own = next((words for number, words in _STREAMS.items() if _target(pid, number, proc) == file), "")
-    programs = () if own else reversed(_programs(pid, proc))
-    holders = (program for program in programs if Path(file) in open_files(proc / str(program)))
-    return own or next((_name(holder, proc) for holder in holders), "")
+        return _server(pid, file.removeprefix("socket:[").removesuffix("]"), store_port)
+    own = next((words for number, words in _STREAMS.items() if _target(pid, number) == file), "")
+    programs = () if own else reversed(_programs(pid))
+    holders = (program for program in programs if Path(file) in open_files(PROC / str(program)))
+    return own or next((_name(holder) for holder in holders), "")
 
 
-def _server(pid: int, inode: str, store_port: int, proc: Path) -> str:
+def _server(pid: int, inode: str, store_port: int) -> str:
     """Name the other end of a connection; empty if there is none, or if it is torch's store."""
-    for columns in sockets(proc / str(pid), "tcp", "tcp6", "udp", "udp6"):
+    for columns in sockets(PROC / str(pid), "tcp", "tcp6", "udp", "udp6"):
         if columns[SOCKET_INODE] == inode:
             words, _, port = columns[SOCKET_PEER].partition(":")
             number = int(port, 16)

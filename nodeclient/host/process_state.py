@@ -18,6 +18,8 @@ from msgspec import Struct
 
 from coordinatord.hints.seen_worker import STOPPED, TRACED, WAITS_FOR_DISK
 
+PROC = Path("/proc")
+
 RUNNING = "running"
 SLEEPING = "sleeping"
 
@@ -75,7 +77,7 @@ class ProcessState(Struct, frozen=True):
     """Whether a thread of the process or its descendants waits for a disk or a network file system."""
 
 
-def sample_process(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
+def sample_process(pid: int, proc: Path = PROC) -> ProcessState | None:
     """Sample a process; None if it is gone."""
     fields = stat_fields(pid, proc)
     if not fields:
@@ -97,7 +99,7 @@ def sample_process(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     )
 
 
-def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
+def is_stopped(pid: int, proc: Path = PROC) -> bool:
     """Whether a signal, but not a debugger, has stopped a process."""
     return stat_fields(pid, proc)[:1] == ["T"]
 
@@ -119,12 +121,12 @@ def _thread_states(pid: int, proc: Path) -> set[str]:
     return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 
 
-def stat_fields(pid: int, proc: Path) -> list[str]:
+def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
     """Return the fields of /proc/PID/stat after the name (proc_pid_stat(5)); an empty list if the process is gone."""
     return read_if_there(proc / str(pid) / "stat").rpartition(")")[2].split()
 
 
-def with_descendants(pid: int, proc: Path) -> list[int]:
+def with_descendants(pid: int, proc: Path = PROC) -> list[int]:
     """Return a process and its descendants; only the process where the kernel does not show children."""
     pids = [pid]
     for parent in pids:  # the loop extends the list

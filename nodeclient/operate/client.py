@@ -218,7 +218,7 @@ class Client:
         """Send a command, at most once if it changes something; return the decoded answer."""
 
         def ask(contact: ContactPoint) -> Any:
-            self._check_certificate(contact, Role.ADMIN)
+            self._check_certificate(contact)
             with self._connected(contact, Role.ADMIN) as (connection, token):
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
@@ -291,12 +291,12 @@ class Client:
                     raise
                 raise explained from error
 
-    def _check_certificate(self, contact: ContactPoint, role: Role) -> None:
+    def _check_certificate(self, contact: ContactPoint) -> None:
         """See that a coordinator accepts the certificate of this client, or wants none. Raises `AccessError`.
 
         In TLS 1.3 it rejects a certificate after the client's part of the handshake, when a command may be on its way.
         """
-        with self._connected(contact, role) as (connection, _):
+        with self._connected(contact, Role.ADMIN) as (connection, _):
             if isinstance(connection.sock, ssl.SSLSocket):
                 _get_health(connection)
 

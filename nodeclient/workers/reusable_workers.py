@@ -124,7 +124,6 @@ class ReusableWorkers:
         self._submit = submit
         self._submit_in_order = submit_in_order
         self.dismissals = Dismissals(workers, tasks, dismissed_within_s, complain)
-        self._loop = asyncio.get_running_loop()
         self._socket = MessageSocket("rounds", ROUND_CODEC, _ReusableProcess, self._handle, self._end)
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
