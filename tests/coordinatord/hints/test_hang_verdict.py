@@ -312,20 +312,6 @@ def test_workers_at_more_places_than_a_sentence_names_are_counted() -> None:
     )
 
 
-def test_all_who_wait_elsewhere_than_most_are_named() -> None:
-    found = find_hang(
-        job(
-            seen_worker(5, stands(5, replace(BARRIER, number=4))), seen_worker(9, stands(9, replace(BARRIER, number=3)))
-        )
-    )
-    assert found is not None
-    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5, 9))
-    assert found.sentence == (
-        "rank 5 on node gpu0 waits in barrier 4 and rank 9 on node gpu1 in barrier 3, "
-        "where 14 others wait in all_reduce 1,204, for 12 s"
-    )
-
-
 def test_few_that_are_ahead_by_one_have_begun_one_too_many() -> None:
     assert (found := find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1205)))))) is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5,))

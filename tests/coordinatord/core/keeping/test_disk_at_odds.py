@@ -74,13 +74,6 @@ def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
     assert "resumes at step 8 from node n2's memory" in formed(stage)[1]
 
 
-def test_what_all_find_is_taken_though_one_of_them_finds_something_newer() -> None:
-    stage = join("600s", "600s")
-    stage.play(f"write n1 n2 written {FOUND}", "write n1 written found=e-0:3:1300 shards=2", "prepared n1 n2")
-    [reason] = formed(stage)
-    assert reason.endswith("resumes at step 1,204 from disk")
-
-
 def read_in_vain(*disks: str) -> Stage:
     """Let a first round resume from the disk; node n2 cannot read the step."""
     stage = join(*disks)

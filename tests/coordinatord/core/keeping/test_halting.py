@@ -90,13 +90,6 @@ def test_where_there_is_no_step_that_all_can_keep_each_keeps_what_it_has(able: s
     assert halts(stage) == [None] * 3
 
 
-def test_a_round_that_breaks_keeps_what_it_has() -> None:
-    stage = train()
-    stage.play("fail n3")
-    assert not wanted(stage).planned
-    assert halts(stage)[:2] == [None] * 2
-
-
 @pytest.mark.parametrize("breaks", ["fail n3", "drop n3"])
 def test_nobody_waits_for_a_step_that_cannot_be_kept_any_more(breaks: str) -> None:
     stage = train()

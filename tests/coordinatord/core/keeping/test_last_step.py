@@ -417,17 +417,6 @@ def test_nodes_without_a_disk_succeed_at_once_after_a_restart_of_the_coordinator
     assert stage.state() is State.SUCCEEDED
 
 
-def test_a_restarted_coordinator_hears_all_nodes_of_a_job_that_has_succeeded_and_has_them_write() -> None:
-    stage = ending(shards=3, end=SUCCEED)
-    stage.play("die 1s")
-    assert stage.state() is State.STOPPING
-    for node in NODES:
-        stage.play(f"reconnect {node}")
-    assert writers(stage) == dict.fromkeys(NODES, 100)
-    write(stage, *NODES)
-    assert stage.state() is State.SUCCEEDED
-
-
 @pytest.mark.parametrize("gone", ["leave n2", "ask drain n2", "ask stop default"])
 def test_who_is_asked_to_leave_a_job_that_has_succeeded_has_succeeded(gone: str) -> None:
     stage = ending(shards=3, end=SUCCEED)
@@ -436,13 +425,6 @@ def test_who_is_asked_to_leave_a_job_that_has_succeeded_has_succeeded(gone: str)
     write(stage, *NODES)
     assert stage.desired("n2").outcome == stage.desired("n1").outcome == stage.run.durable.outcome
     assert stage.state() is State.SUCCEEDED
-
-
-def test_a_job_has_succeeded_though_all_of_its_nodes_go_before_the_last_step_is_written() -> None:
-    stage = ending(shards=3, end=SUCCEED)
-    stage.play("drop n1 n2 n3", "advance 20s")
-    assert stage.state() is State.SUCCEEDED
-    assert "; step 100 is not on the disk: node n" in stage.run.durable.reason
 
 
 def test_the_last_step_in_the_status_is_no_older_than_the_one_on_the_disk() -> None:

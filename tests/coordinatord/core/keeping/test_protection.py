@@ -51,20 +51,6 @@ def test_state_that_all_have_alike_keeps_two_free_places_while_the_whole_step_is
     assert named(kept) == [8, 32]
 
 
-def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() -> None:
-    kept = a_kept()
-    keep(kept, 8)
-    keep(kept, 8, protected=True)
-    for number in range(NODES):
-        changed = note(kept, number, shard(number, 8, protected=True), shard(number, 16))
-    assert changed
-    assert named(kept) == [8, 16]
-    assert note(kept, 1, shard(1, 8, protected=True))
-    assert named(kept) == [8]
-    again = note(kept, 1, shard(1, 8, protected=True), shard(1, 16))
-    assert not again, "a node may have given it up when it was not named"
-
-
 def test_an_older_step_takes_no_place_and_a_later_round_comes_first() -> None:
     kept = a_kept()
     kept.begin_round(KeptStep(2, 40))
@@ -137,15 +123,6 @@ def test_once_a_step_is_whole_and_protected_one_is_for_ever(acts: list[tuple[int
             node.protected = kept.protection.steps or ()
         if kept.protection.whole is not None:
             assert all(kept.protection.whole.step in node.places for node in nodes)
-
-
-def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before() -> None:
-    kept = a_kept(members=NODES)
-    keep(kept, 8)
-    keep(kept, 8, protected=True)
-    kept.begin_round(None)
-    keep(kept, 8, protected=True)
-    assert (kept.protection.whole, named(kept)) == (None, [])
 
 
 def test_a_part_that_a_round_has_let_go_makes_no_step_whole_when_the_others_come_back() -> None:

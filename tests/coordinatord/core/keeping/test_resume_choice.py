@@ -11,10 +11,10 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
-from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep
+from coordinatord.protocol.kept_state import DiskStep, KeptParts, KeptStep
 from coordinatord.protocol.messages import Phase
-from tests.support.kept_state import KEY, kept_parts
-from tests.support.script import Stage, play
+from tests.support.kept_state import KEY
+from tests.support.script import Stage
 
 
 def train(*nodes: str, **keeps: str) -> Stage:
@@ -96,15 +96,6 @@ def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
     assert formed(stage) == [None, None]
 
 
-def test_a_spare_that_kept_a_part_is_a_source() -> None:
-    stage = play("join n1 n2 n3 min=2 max=2 keeps=yes")
-    stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, run="e-1", kept=Holding((kept_parts(1, 8),)))
-    stage.play("running n1 n2", "advance 1s")
-    break_round(stage, "n1", "n2")
-    assert (resume := stage.desired("n1").resume) is not None
-    assert [source.node for source in resume.sources] == ["n3"]
-
-
 def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_later_ones_are() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:4 1:8")
@@ -128,13 +119,6 @@ def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_
     stage.play("drop n3", "advance 1s", "stopped n1 n2", "advance 5s")
     assert [point and point.at.step for point in formed(stage)] == [None, 4, 4]
     assert "step 8 is not used: ranks should have had the same state of it, and did not" in stage.past[-1][1].reason
-
-
-def test_the_reason_says_that_ranks_differ_even_if_no_worker_has_reported_a_step() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 1:8:7", "keep n2 1:8:9")
-    break_round(stage, "n1", "n2")
-    assert stage.past[-1][1].reason.endswith("should have the same state of it, and do not")
 
 
 def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_different_states() -> None:
@@ -184,12 +168,13 @@ def test_the_oldest_spoiled_steps_become_one_that_covers_them() -> None:
     assert all(has_spoiled(durable, KeptStep(number, 8)) for number in rounds)
 
 
-def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:
+@pytest.mark.parametrize(("reported", "more"), [((), ""), (("step n1 8",), "; no other step that nodes keep is whole")])
+def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why(reported: tuple[str, ...], more: str) -> None:
     stage = train("n1", "n2")
-    stage.play("step n1 8", "keep n1 1:8:7", "keep n2 1:8:9")
+    stage.play(*reported, "keep n1 1:8:7", "keep n2 1:8:9")
     break_round(stage, "n1", "n2")
     assert formed(stage) == [None, None]
-    assert "have the same state of it, and do not; no other step that nodes keep is whole" in stage.past[-1][1].reason
+    assert stage.past[-1][1].reason.endswith(f"should have the same state of it, and do not{more}")
 
 
 def test_where_all_nodes_that_kept_steps_are_lost_the_run_begins_anew_and_says_so() -> None:
@@ -346,9 +331,3 @@ def test_each_round_is_compared_for_itself_and_no_state_of_another_round_counts(
     assert stage.desired("n1").alike is None
     stage.play("running n1 n2", "keep n1 first=5", "keep n2 first=7", "advance 1s")
     assert stage.desired("n2").alike is False
-
-
-def test_a_coordinator_that_is_started_again_learns_it_from_the_nodes() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 n2 first=5", "advance 1s", "die 1s", "reconnect n1 n2", "advance 1s")
-    assert stage.desired("n2").alike

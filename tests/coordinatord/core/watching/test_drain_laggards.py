@@ -69,13 +69,6 @@ def test_one_node_is_drained_at_a_time() -> None:
     assert job.drained == ["n3"]
 
 
-def test_without_steps_nobody_is_drained() -> None:
-    job = Job()
-    job.run.progress.clear()
-    job.play(*["arrived n2=20s"] * 10)
-    assert job.drained == []
-
-
 def test_nobody_is_drained_while_as_many_are_drained_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(releases, "DRAINED_MAX", 0)
     job = Job()

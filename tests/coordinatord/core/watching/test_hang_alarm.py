@@ -336,25 +336,11 @@ def test_who_others_wait_for_where_no_recorder_shows_it_is_named(waits: str) -> 
     assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
 
 
-def test_a_worker_that_computes_while_others_connect_is_noted() -> None:
-    job = Job()
-    job.play(*looked_at("connects computes"))
-    assert job.stops == []
-    assert job.reason.endswith("; waiting for rank 1 on node n2, which computes in evaluate (train.py:50)")
-
-
 @pytest.mark.parametrize(("waits", "stops"), [("makes_group", ["hung"]), ("connects", [])])
 def test_without_steps_collectives_may_complete_between_two_equal_stacks(waits: str, stops: list[str]) -> None:
     job = Job("hang=30", trained_s=0)
     job.play("advance 30s", f"seen {waits} stands", "advance 30s", f"seen {waits} stands")
     assert job.stops == stops
-
-
-def test_a_look_that_never_comes_back_is_given_up() -> None:
-    job = Job()
-    job.play("advance 10s")
-    assert job.looks("advance 9.9s") == 0
-    assert job.looks("advance 0.2s") == 1
 
 
 def test_a_pair_whose_second_look_is_lost_needs_only_another_second_one() -> None:
