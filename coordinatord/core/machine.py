@@ -297,7 +297,8 @@ class Coordinator:
         self.cluster.policy = event.policy
         self._sleep_watch.schedule_check(self.policy, decision.now)
         for run in self.registry.runs.values():
-            run.change_policy(event.policy)
+            run.policy = event.policy
+            run.followed += 1
         for run, member in self._sessions.values():
             if not member.lease.expired:
                 member.lease.awaited_from, member.lease.answer_late_s = decision.now, 0.0

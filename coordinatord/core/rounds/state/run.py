@@ -86,7 +86,8 @@ class Run:
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
         self.steps_announced = False
-        """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
+        """Whether a worker of the current round has announced steps; nodes repeat that after a restart. Its hangs are
+        noticed from then on, and the round counts as starting until its first step, see `activity`."""
         self.evidence = Evidence()
         self.exits = ExitCounts(durable.order[node] for node in durable.succeeded)
         self.keeping, self.watching, self.judging = wings.keeping(self), wings.watching(self), wings.judging(self)
@@ -120,11 +121,6 @@ class Run:
         if isinstance(record, records.NodeJoined | records.NodeLost | records.NodeReleased):
             self.emptied_at = self.durable.emptied_at
 
-    def change_policy(self, policy: Policy) -> None:
-        """Decide by another policy from now on."""
-        self.policy = policy
-        self.followed += 1
-
     def remove(self, member: Member) -> None:
         """Remove a member. The steps that it has reported stay known: the least one, and the furthest one."""
         gone = [member]
@@ -153,15 +149,6 @@ class Run:
             member = self.members[ranks.node]
             member.readiness.has_arrived = True  # an enlisted one has become ready without `record_ready`
             self.roll.place(member)
-
-    def announce_steps(self) -> None:
-        """Record that a worker of the round says that it will report steps: its hangs are noticed from now on.
-
-        The round then counts as starting until its first step, see `activity`. Nodes are no longer warned that hangs go
-        unnoticed.
-        """
-        self.steps_announced = True
-        self.followed += 1
 
     def _begin_stop(self, at: float) -> None:
         """Begin the stop that was recorded at `at`."""

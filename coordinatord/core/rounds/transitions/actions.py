@@ -31,6 +31,7 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import AGE_MAX, Reason, Record
+from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
@@ -119,18 +120,12 @@ def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop a round in which one worker holds up all others; this is charged as a failure of that worker."""
-    hang = run.watching.hang
-    assert hang is not None  # noqa: S101 - it is the row's condition
-    run.evidence.failures[hang.node] = hang
-    _stop(run, reason, decision, planned=False)
+    _stop_for(run.watching.hang, run, reason, decision)
 
 
 def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop a round whose replicas have diverged; this is charged as a failure of a rank that is wrong."""
-    failure = run.watching.divergence_failure(decision.now)
-    assert failure is not None  # noqa: S101 - it is the row's condition
-    run.evidence.failures[failure.node] = failure
-    _stop(run, reason, decision, planned=False)
+    _stop_for(run.watching.divergence_failure(decision.now), run, reason, decision)
 
 
 def stop_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
@@ -330,6 +325,13 @@ def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
 
 def _node_fields(run: Run, member: Member, reason: str) -> tuple[str, str, str, str, int]:
     return run.job, run.id, reason, member.node, member.incarnation
+
+
+def _stop_for(failure: WorkerFailure | None, run: Run, reason: Reason, decision: Decision) -> None:
+    """Stop the round for a failure that the watching wing has found, and no node reports."""
+    assert failure is not None  # noqa: S101 - it is the row's condition
+    run.evidence.failures[failure.node] = failure
+    _stop(run, reason, decision, planned=False)
 
 
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:

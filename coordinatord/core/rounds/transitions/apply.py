@@ -216,8 +216,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
     run.formed_at, run.succeeded, run.divergence, run.exit_overdue = at, set(), None, ""
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
-    _enter(run, State.STARTING, record.reason, at)
-    _spend(run, record.spent, run.activity_at_work, at)
+    _enter(run, State.STARTING, record.reason, record.spent, at)
 
 
 def _rounds_missed(run: DurableRun, record: records.RoundsMissed, _: float) -> None:
@@ -226,8 +225,7 @@ def _rounds_missed(run: DurableRun, record: records.RoundsMissed, _: float) -> N
 
 def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> None:
     run.reports_steps = record.steps_awaited
-    _enter(run, State.RUNNING, record.reason, at)
-    _spend(run, record.spent, run.activity_at_work, at)
+    _enter(run, State.RUNNING, record.reason, record.spent, at)
 
 
 def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float) -> None:
@@ -245,7 +243,7 @@ def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float
             run.silent = True
         case records.NodesHeard():
             run.silent = False
-    _spend(run, record.spent, _SPECIAL.get(type(record), run.activity_at_work), at)
+    run.ledger = Ledger(at, record.spent, _SPECIAL.get(type(record), run.activity_at_work))
 
 
 _SPECIAL: dict[type[records.Record], Activity] = {
@@ -285,8 +283,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     # steps in memory are still good, and nodes report by themselves which steps on the disk are damaged.
     if record.condition == conditions.unrestorable.__name__ and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
-    _enter(run, State.STOPPING, record.reason, at)
-    _spend(run, record.spent, Activity.STOPPING, at)
+    _enter(run, State.STOPPING, record.reason, record.spent, at)
 
 
 def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None:
@@ -297,8 +294,7 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
     run.last_end_reason = record.reason if record.report is None else cause_in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
-    _enter(run, State.FORMING, record.reason, at)
-    _spend(run, record.spent, Activity.WAITING, at)
+    _enter(run, State.FORMING, record.reason, record.spent, at)
 
 
 def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
@@ -307,8 +303,7 @@ def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
     run.spoiled, run.doubted = record.spoiled, record.doubted
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
     _drop_rounds(run)
-    _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
-    _spend(run, record.spent, None, at)
+    _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, record.spent, at)
 
 
 def _drop_rounds(run: DurableRun) -> None:
@@ -335,6 +330,9 @@ _FAILED_FOR_GOOD = {conditions.exhausted.__name__, conditions.torchrun_exhausted
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 """Results with which the job itself is over. After a run that its nodes have left, the next node opens another."""
 
+_ACTIVITIES = {State.FORMING: Activity.WAITING, State.STOPPING: Activity.STOPPING}
+"""The activities of the states without workers at work; a run that has ended has none."""
+
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
 
 
@@ -342,12 +340,10 @@ def _job_stop_asked(run: DurableRun, record: records.JobStopAsked, _: float) -> 
     run.stop_asked = record.reason
 
 
-def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
+def _enter(run: DurableRun, state: State, reason: str, spent: Spent, at: float) -> None:
+    """Enter a state, and settle the time spent so far: from now on it goes to the state's activity, if it has one."""
     run.state, run.reason, run.entered_at = state, reason, at
-
-
-def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
-    """Settle the time spent so far; from now on, time goes to `activity`, or to none."""
+    activity = run.activity_at_work if state.at_work else _ACTIVITIES.get(state)
     run.ledger = Ledger(at, spent, activity)
 
 

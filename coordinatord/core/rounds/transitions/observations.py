@@ -127,7 +127,8 @@ def record_steps(run: Run, member: Member, before: Observed) -> None:
     observed, assignment = member.observed, member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
         if observed.steps and not run.steps_announced:
-            run.announce_steps()
+            run.steps_announced = True
+            run.followed += 1  # nodes are no longer warned that hangs go unnoticed
         run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
         run.watching.record_digests(member)
 

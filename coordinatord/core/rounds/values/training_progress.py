@@ -77,11 +77,6 @@ class StepTimes:
         """The seconds without a step that are too many, by these steps and stalls; 0 without any."""
         return max(STALL_STEPS * max(self._slowest), STALL_GAPS * max(self._stalls))
 
-    @property
-    def least_patience_s(self) -> float:
-        """The least patience, however short the steps and stalls were."""
-        return STALL_S_MIN if self.any_timed else STALL_S_UNKNOWN
-
 
 class FirstSteps:
     """How long the first steps of rounds took, and how long the first two of the present round may take."""
@@ -363,7 +358,7 @@ class TrainingProgress:
     @property
     def _least_patience_s(self) -> float:
         """The least patience, however short the steps and stalls were."""
-        return max(self._step_times.least_patience_s, self.first_steps.patience_s)
+        return max(STALL_S_MIN if self._step_times.any_timed else STALL_S_UNKNOWN, self.first_steps.patience_s)
 
     def stood_since(self, ended_at: float) -> float | None:
         """Return when the newest step was done, if a round that ended at `ended_at` stood still by then; else None.
