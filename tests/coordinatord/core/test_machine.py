@@ -8,10 +8,19 @@ from coordinatord.core.rounds.effects import Batch
 from coordinatord.core.rounds.events import Disconnected, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.records import NodeLost, NodeReleased, RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.rounds.values.records import (
+    NodeLost,
+    NodeReleased,
+    RoundEnded,
+    RoundFormed,
+    RoundStopped,
+    RunEnded,
+)
+from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.messages import Goal, Phase
 from tests.support.builders import an_observed
-from tests.support.script import play
+from tests.support.script import Stage, play
 
 PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")
 
@@ -204,3 +213,91 @@ def test_heartbeats_are_stretched_with_the_number_of_nodes() -> None:
     sizes = (1, 4_000, 4_001, 5_000, 5_001, 10_000)
     assert [policy.heartbeat_for(nodes) for nodes in sizes] == [1.0, 1.0, 1.25, 1.25, 1.5, 2.5]
     assert Policy(heartbeat_s=0.1, reconnect_grace_s=0.5).heartbeat_for(100) == 0.1
+
+
+IN_USE = "memory of GPUs is in use: 2.0 GiB of nvidia0 by process 7 of ann"
+
+
+def test_a_node_whose_round_cannot_end_yet_says_why_as_soon_as_that_changes() -> None:
+    stage = play(*PAIR, "fail n1", "stopped n1", "stopping n2")
+    for held_up, reason in ((IN_USE, f"its workers are ending: {IN_USE}"), ("", "its workers are ending")):
+        stage.report("n2", phase=Phase.STOPPING, held_up=held_up)
+        assert {node.node: node.reason for node in stage.view().nodes}["n2"] == reason
+    stage.play("stopped n2")
+    assert stage.run.durable.round == 2
+    assert stage.run.durable.restarts_used == 1, "the failure's own"
+
+
+# Success that is on record
+
+
+TWO = """
+    join n1 n2 min=1 max=2
+    advance 1s
+    running n1 n2
+    advance 20s
+    succeed n1
+"""
+
+
+def stops(stage: Stage) -> list[str]:
+    """Return the conditions under which rounds were stopped."""
+    return [record.condition for record in stage.records(RoundStopped)]
+
+
+@pytest.mark.parametrize("went", ["drop n1\nask stop default\nadvance 2s", "drop n1\nadvance 2s\nask stop default"])
+def test_a_job_is_done_though_a_node_that_had_succeeded_is_lost_while_the_round_is_stopped(went: str) -> None:
+    stage = play(TWO, went, "succeed n2")
+    assert [record.node for record in stage.records(NodeLost)] == ["n1"]
+    assert stage.state() is State.SUCCEEDED
+
+
+def test_a_coordinator_that_starts_again_meanwhile_knows_that_node_as_well() -> None:
+    stage = play(TWO, "drop n1", "ask stop default", "advance 2s", "die 1s", "reconnect n2", "succeed n2")
+    assert [record.node for record in stage.records(NodeLost)] == ["n1"]
+    assert stage.state() is State.SUCCEEDED
+
+
+def test_a_round_starts_though_a_node_that_has_succeeded_was_started_again_before() -> None:
+    stage = play(
+        "join n1 n2 min=2 max=2\nrunning n1\nsucceed n1\njoin n1 min=2 max=2 incarnation=2",
+        "running n2",
+    )
+    assert stops(stage) == []
+    assert stage.state() is State.RUNNING
+
+
+def test_the_loss_of_a_node_that_had_succeeded_explains_no_failure_of_another() -> None:
+    stage = play(TWO, "join n1 min=1 max=2 incarnation=2", "advance 10s", "fail n2", "failed n2")
+    assert stops(stage) == ["worker_failed"]
+    assert stage.run.durable.restarts_used == 1
+    assert stage.run.durable.ledger.settled.detecting < 1.0
+
+
+# Jobs whose workers torchrun starts
+
+
+def failed(nodes_min: int, launcher: str, *, leaves: bool) -> Stage:
+    """Let two nodes train, the worker of n2 fail, and n2 perhaps leave of it; then the workers of n1 end."""
+    job = f"min={nodes_min} max=2 restarts={COUNTER_MAX} launcher={launcher}"
+    stage = play(f"join n1 n2 {job}", "running n1 n2", "fail n2")
+    stage.play(*(["leave n2"] if leaves else []), "failed n2", "stopped n1")
+    return stage
+
+
+def test_nodes_go_on_without_a_torchrun_that_gave_up_if_they_are_enough() -> None:
+    stage = failed(1, "torchrun", leaves=True)
+    assert (stage.state(), list(stage.run.durable.order)) == (State.STARTING, ["n1"])
+
+
+def test_a_torchrun_that_has_restarts_left_starts_again_with_the_others() -> None:
+    stage = failed(2, "torchrun", leaves=False)
+    assert (stage.state(), stage.run.durable.round, stage.view().restarts) == (
+        State.STARTING,
+        2,
+        RestartsStatus(used=1, max=None),
+    )
+
+
+def test_a_nodeclient_that_leaves_after_a_failure_may_be_replaced() -> None:
+    assert failed(2, "nodeclient", leaves=True).state() is State.FORMING

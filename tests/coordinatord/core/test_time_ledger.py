@@ -14,6 +14,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import BRIEF_REASON_MAX, ROUNDS_RETAINED, rounds_of
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.core.shown.job_view import rounds_view
+from coordinatord.protocol.messages import Phase
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
@@ -33,6 +34,20 @@ GONE = "join n1 n2 min=2 max=3\nadvance 1s\nleave n2\nadvance 9s"
 STEPS = f"{PAIR}\nadvance 6s\nstep n2 0 age=1.5s"
 SLOW = f"{PAIR}\nstep n1 n2 0\nadvance 4s\nstep n1 n2 1\nadvance 4s\nstep n1 n2 2"
 AGAIN = f"{PAIR}\nstep n1 0\nadvance 6s\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 5s"
+
+REDO = """
+    step n1 0
+    advance 8s
+    step n1 100
+    fail n1
+    stopped n1 n2
+    running n1 n2
+    advance 2s
+"""
+"""A first round of eight seconds ends at step 100, and a second one begins."""
+
+REPEATED = "step n1 70\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 2s"
+SILENT = f"{PAIR}\nadvance 6s\nsilence n1 n2\nadvance 90s"
 
 CAUSES: dict[str, tuple[str, dict[str, float]]] = {
     "waits, starts and trains": (f"{PAIR}\nadvance 6s", {**START, "running": 6.0}),
@@ -145,6 +160,51 @@ CAUSES: dict[str, tuple[str, dict[str, float]]] = {
         f"{AGAIN}\ndie 5s\nreconnect n1 n2\nadvance 1s",
         {"waiting": 3.0, "starting": 12.0, "training": 6.0},
     ),
+    "nobody has trained for sure since all fell silent": (
+        f"{SILENT}\nask stop default\nadvance 1s",
+        {**START, "running": 6.0, "silent": 90.0},
+    ),
+    "silent to its end": (f"{SILENT}\nadvance 310s", {**START, "running": 6.0, "silent": 375.0}),
+    "nobody knows what nodes did that are back": (
+        f"{SILENT}\nheal n1 n2\nadvance 10s",
+        {**START, "running": 16.0, "silent": 90.0},
+    ),
+    "nor does a step show it": (
+        f"{PAIR}\nstep n1 0\nadvance 6s\nsilence n1 n2\nadvance 90s\nstep n1 960\nadvance 10s\nheal n2",
+        {**START, "training": 16.0, "silent": 90.0},
+    ),
+    "nor the first step": (
+        f"{PAIR}\nadvance 1s\nannounce n1 n2\nsilence n1 n2\nadvance 90s\nstep n1 9\nadvance 10s",
+        {"waiting": 3.0, "starting": 2.0, "training": 10.0, "silent": 90.0},
+    ),
+    "a worker that failed within a silence": (
+        f"{SILENT}\nfail n1 age=20s\nadvance 1s",
+        {**START, "running": 6.0, "silent": 70.0, "detecting": 20.0, "stopping": 1.0},
+    ),
+    "the step itself that was reached": (
+        f"{PAIR}\n{REDO}\nstep n1 90\nadvance 3s\nstep n1 100\nadvance 1s",
+        {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 3.0},
+    ),
+    "any earlier round and not only the last one": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 1s\n{REPEATED}\nstep n1 80\nadvance 2s",
+        {"waiting": 3.0, "starting": 5.0, "training": 8.0, "redone": 3.0},
+    ),
+    "a script that counts anew": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\nstep n1 90\nadvance 2s\nstep n1 5\nadvance 4s",
+        {"waiting": 3.0, "starting": 3.0, "training": 12.0, "redone": 5.0},
+    ),
+    "a node that reports later and less does not count anew": (
+        f"{PAIR}\n{REDO}\nstep n2 70\nadvance 1s\nstep n1 65\nadvance 2s",
+        {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0},
+    ),
+    "outlives the coordinator": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\ndie 2s\nreconnect n1 n2\nadvance 1s",
+        {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 6.0},
+    ),
+    "and ends with the step that was reached: of 60 steps in 6 s the last 20 were new": (
+        f"{PAIR}\n{REDO}\nstep n1 60\nadvance 3s\ndie 2s\nreconnect n1 n2\nadvance 1s\nstep n1 120\nadvance 4s",
+        {"waiting": 3.0, "starting": 3.0, "training": 14.0, "redone": 4.0},
+    ),
 }
 """What happens to a run, and where its time goes."""
 
@@ -191,6 +251,59 @@ def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_rou
     assert ledger(stage)["starting"] == 602.0
 
 
+# The silence of all nodes
+
+
+def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -> None:
+    trio = [f"join n{number} min=2 max=3" for number in (1, 2)]
+    stage = play(*trio, "advance 2s", "running n1 n2", "advance 6s", "silence n1 n2", "advance 90s")
+    stage.play("join n3 min=2 max=3")
+    assert stage.run.durable.reason == "node n3 arrived"
+    assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "silent": 90.0}
+
+
+def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 60s", "die 5s", "advance 25s")
+    assert stage.view().health == "silent"
+    assert ledger(stage) == {**START, "running": 6.0, "silent": 90.0}
+    stage.play("reconnect n1 n2", "advance 10s")
+    assert ledger(stage) == {**START, "running": 16.0, "silent": 90.0}
+
+
+def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_that() -> None:
+    stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 24s")
+    stage.report("n1", phase=Phase.STOPPED, idle_s=4.0)
+    assert stage.state() is State.STOPPING
+    assert ledger(stage) == {**START, "running": 6.0, "silent": 20.0, "detecting": 4.0}
+
+
+# Work that is done again
+
+
+@pytest.mark.parametrize("step", [100, 101, 500])
+def test_a_round_that_goes_on_where_the_last_one_ended_repeats_nothing(step: int) -> None:
+    stage = play(PAIR, REDO, f"step n1 {step}", "advance 3s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 11.0}
+    assert not stage.run.durable.repeats_steps
+
+
+def test_the_furthest_worker_of_a_round_says_how_far_it_came() -> None:
+    stage = play(PAIR, "step n1 90", "step n2 100", "advance 1s", "silence n2", "advance 6s", "stopped n1")
+    assert stage.run.durable.reached == 100, "what a lost node has done is done again as well"
+    stage = play(PAIR, "step n1 90", "step n2 100", "fail n1", "stopped n1 n2")
+    assert stage.run.durable.reached == 100
+
+
+def test_work_that_is_done_again_may_stall_and_stays_redone_after_it() -> None:
+    stage = play(PAIR, REDO, "step n1 60", "advance 1s", "step n1 61", "advance 89s")
+    assert stage.view().health == "stalled"
+    stage.play("advance 1s", "step n1 62")
+    seconds = ledger(stage)
+    assert (stage.view().health, seconds["stalled"], seconds["redone"]) == ("well", 90.0, 1.0)
+    stage.play("advance 2s")
+    assert ledger(stage)["redone"] == 3.0
+
+
 # Rounds
 
 
@@ -215,7 +328,7 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
         "stopped_s": 3.0,
         "ended_s": 1.0,
     }
-    took = {"waiting": 3.0, "starting": 1.0, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
+    took = {**START, "running": 5.0, "detecting": 1.0, "stopping": 2.0}
     went = dict.fromkeys(Activity, 0.0) | took
     assert asdict(first.seconds) == went
     assert (second.round, second.formed_s, second.running_s, second.ended) == (2, 1.0, None, None)

@@ -4,11 +4,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from coordinatord.core.own_end import is_cut_off
 from coordinatord.core.rounds.effects import Send
 from coordinatord.core.rounds.events import Connected, Reported, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.values.records import NodeLost
+from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired
@@ -134,3 +137,142 @@ def test_what_nodes_did_not_hear_while_the_coordinator_slept_makes_nobody_late()
         for heard_s in (1.0, 7.0, 13.0, 0.5):
             stage.report(node, beat=True, heard_s=heard_s)
     assert lost_at(stage) == 25.0
+
+
+# Nodes of other jobs, which stretch the heartbeat
+
+
+CROWD = """
+    join n4 n5 n6 n7 n8 n9 n10 job=other min=7 max=7
+    join n1 n2 n3 min=2 max=3 heard_s=2.5
+    running n1 n2 n3
+    advance 21s
+"""
+"""A job of three nodes that were granted 2.5 s, since there are ten nodes of two jobs. Each says that it heard the
+coordinator 2.5 s ago."""
+
+
+def crowd() -> Stage:
+    """Play `CROWD` before a coordinator that takes four heartbeats a second."""
+    return play(CROWD, heartbeats_per_s_max=4)
+
+
+def losses(stage: Stage) -> list[tuple[str, float]]:
+    """Return who was lost, and after how long a silence."""
+    return [(record.node, record.silent_s) for record in stage.records(NodeLost)]
+
+
+def test_a_node_whose_peers_beat_as_granted_is_lost_at_once_when_their_errors_prove_it() -> None:
+    stage = crowd()
+    stage.play("drop n3", "fail n1 of=peer", "stopped n2", "failed n1")
+    assert losses(stage) == [("n3", 0.0)]
+
+
+def test_no_node_is_late_as_it_was_not_told_yet_that_others_have_left() -> None:
+    stage = crowd()
+    stage.play("drop n4 n5 n6 n7 n8 n9 n10 job=other", "advance 2.5s")
+    for node in ("n1", "n2", "n3"):
+        assert stage.desired(node).heartbeat_s == 1.0
+        stage.report(node, heard_s=0.0)
+    stage.play("drop n3", "fail n1 of=peer", "stopped n2", "failed n1")
+    assert losses(stage) == [("n3", 0.0)]
+
+
+def test_a_silent_node_is_lost_at_the_end_of_its_lease_when_others_beat_as_granted() -> None:
+    stage = crowd()
+    stage.play("advance 2.4s", "heal n3", "silence n3", "advance 12.5s")
+    assert losses(stage) == [("n3", 12.5)]
+
+
+def test_two_looks_at_stalled_workers_are_a_granted_heartbeat_apart() -> None:
+    stage = crowd()
+    stage.play("step n1 n2 n3 1", "advance 2.5s", "step n1 n2 n3 2", "advance 60s", "seen waits waits stands")
+    assert not any("looks at" in text for text in stage.play("advance 2.4s"))
+    assert any("looks at" in text for text in stage.play("advance 0.1s"))
+
+
+# A coordinator that was asleep
+
+
+def a_watch() -> SleepWatch:
+    watch = SleepWatch()
+    watch.begin(POLICY, 0.0)
+    return watch
+
+
+def test_a_sleep_of_less_than_a_heartbeat_is_one_only_while_a_node_may_come_back() -> None:
+    watch = a_watch()
+    assert not watch.on_event(0.25, 0.0, POLICY, 0.95)
+    watch = a_watch()
+    watch.expect_return(POLICY, 0.0)
+    assert watch.check_at == 0.25
+    assert watch.on_event(0.25, 0.0, POLICY, 0.95)
+    assert watch.wake(POLICY, 0.95) == 0.95
+
+
+def test_the_clock_is_looked_at_once_a_heartbeat_again_when_nobody_may_come_back() -> None:
+    watch = a_watch()
+    watch.expect_return(POLICY, 0.0)
+    checks = []
+    while watch.check_at < 3.0:
+        checks.append(watch.check_at)
+        assert not watch.on_event(watch.check_at, 0.0, POLICY, watch.check_at)
+    assert checks == [0.25, 0.5, 0.75, 1.0, 2.0]
+
+
+AT_WORK = ("join n1 n2 min=2 max=2", "advance 1s", "running n1 n2")
+
+
+def test_a_node_whose_connection_closed_before_a_short_sleep_is_not_lost_by_it() -> None:
+    """Its join has arrived by the end of the sleep, and is read after the look at the clock."""
+    stage = play(*AT_WORK, "advance 0.1s", "drop n2", "stall 1.05s", "advance 0.85s")
+    assert stage.state() is State.RUNNING
+    stage.play("advance 0.2s")
+    assert stage.state() is State.STOPPING, "its time to come back is over"
+
+
+def test_a_node_that_closed_its_connection_during_a_sleep_has_a_whole_lease_to_come_back() -> None:
+    """It closed it because it heard nothing, and first looks for another coordinator."""
+    stage = play(*AT_WORK)
+    stage.now = 6.0
+    stage.play("drop n2", "advance 2s")
+    assert stage.state() is State.RUNNING
+    stage.play("advance 4s")
+    assert stage.state() is State.STOPPING, "its lease is over"
+
+
+# A coordinator that is cut off
+
+
+SILENT = "advance 20s"
+"""Longer than any lease."""
+
+
+def cut_off(stage: Stage) -> bool:
+    return is_cut_off(stage.coordinator.cluster)
+
+
+def test_a_coordinator_is_cut_off_once_the_last_node_has_been_silent_for_its_lease() -> None:
+    stage = play(*PAIR, "silence n1", "advance 1s", "silence n2", "advance 4.5s")
+    assert [member.lease.expired for member in stage.run.members.values()] == [True, False]
+    assert not cut_off(stage)
+    stage.play(SILENT)
+    assert cut_off(stage)
+    stage.play("heal n1")
+    assert not cut_off(stage)
+
+
+@pytest.mark.parametrize(
+    "lines", [(*PAIR, "drop n1 n2"), (*PAIR, "die 100s")], ids=["all connections closed", "nodes of before never came"]
+)
+def test_a_coordinator_is_not_cut_off_where_no_node_has_fallen_silent_in_a_connection(lines: tuple[str, ...]) -> None:
+    stage = play(*lines)
+    assert not cut_off(stage)
+    stage.play(SILENT)
+    assert stage.run.roll.all_silent
+    assert not cut_off(stage)
+
+
+def test_a_coordinator_is_not_cut_off_without_nodes_or_where_all_of_them_have_left() -> None:
+    assert not cut_off(Stage())
+    assert not cut_off(play(*PAIR, "ask stop default", "stopped n1 n2", "drop n1 n2", SILENT))
