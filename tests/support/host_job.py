@@ -14,7 +14,7 @@ from coordinatord.core.rounds.events import Connected, Disconnected, Event, Repo
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import Failure, JobSpec, Phase
-from tests.support.builders import EPOCH, a_join, an_observed, an_offer, let_pass
+from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer, let_pass
 
 JOIN_TIMEOUT_S = 86_400
 """No node gives up."""
@@ -78,3 +78,17 @@ class HostJob:
         """Have a node report on the present round."""
         said = {"run": self.run.id, "round": self.run.durable.round, "phase": phase, "failure": failure, "beat": True}
         self.handle(Reported(self.sessions[name], an_observed(**(said | observed))))
+
+    def work(self) -> None:
+        """Have the workers of the round run."""
+        for each in self.inside:
+            self.report(each, Phase.RUNNING)
+
+    def fail(self, name: str, after_s: float, **failed: Any) -> None:
+        """Have a worker of this node fail, after the round went on for a while, and all workers of the round end."""
+        self.work()
+        self.now += after_s
+        inside, failure = self.inside, a_failure(**failed)
+        self.report(name, Phase.STOPPING, failure)
+        for each in inside:
+            self.report(each, *((Phase.FAILED, failure) if each == name else (Phase.STOPPED,)))

@@ -53,16 +53,8 @@ class Job(HostJob):
             self.handle(Reported(self.sessions[name], replace(observed, beat=True, check=check)))
 
     def fail(self, name: str, after_s: float = HOUR, **failed: Any) -> None:
-        """Have a worker of this node fail, after the round went on for a while; the next round forms."""
-        for each in self.inside:
-            self.report(each, Phase.RUNNING)
-        self.now += after_s
-        inside = self.inside
-        self.report(name, Phase.STOPPING, a_failure(**failed))
-        for each in inside:
-            self.report(
-                each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None
-            )
+        """Have a worker of this node fail as in any job; the next round forms."""
+        super().fail(name, after_s, **failed)
         self.wait(3.0)
 
     def next_life(self, first: Event | None = None) -> None:
@@ -219,8 +211,7 @@ def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
 def test_no_host_is_charged_with_a_crash_that_came_on_several_in_one_round() -> None:
     job = Job()
     for _ in range(3):
-        for name in job.names:
-            job.report(name, Phase.RUNNING)
+        job.work()
         job.now += HOUR
         job.report("n3", Phase.STOPPING, a_failure(exit_code=-11))
         for name in job.names:
@@ -305,8 +296,7 @@ def test_a_quarantined_node_that_is_no_longer_needed_does_not_make_a_round_full(
 
 def test_several_hosts_that_are_lost_at_once_are_not_charged() -> None:
     job = Job()
-    for each in job.inside:
-        job.report(each, Phase.RUNNING)
+    job.work()
     job.leave("n2")
     job.leave("n3")
     job.wait(3.0)

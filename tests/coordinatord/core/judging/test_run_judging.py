@@ -19,7 +19,7 @@ from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.http.api import PreflightStatus
 from coordinatord.protocol.messages import Goal, Launcher, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
-from tests.support.builders import a_failure, a_join, a_spec, an_observed, an_offer
+from tests.support.builders import a_join, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
 from tests.support.looks import arrived
 from tests.support.script import play
@@ -39,11 +39,6 @@ class Job(HostJob):
         self.wait(3.0)
         self.work()
         self.spares = [name for name in self.names if name not in self.inside]
-
-    def work(self) -> None:
-        """Have the workers of the round run."""
-        for each in self.inside:
-            self.report(each, Phase.RUNNING)
 
     def ask(self, *, dry_run: bool = False) -> tuple[AdminResult, str]:
         """Have an operator ask for a preflight; return the answer."""
@@ -392,12 +387,7 @@ NETWORK = {"error": "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection c
 
 def fail(job: Job, **failed: Any) -> None:
     """Have the round fail, once its workers run."""
-    job.work()
-    job.now += 1.0
-    [name, *_] = inside = job.inside
-    job.report(name, Phase.STOPPING, a_failure(**failed))
-    for each in inside:
-        job.report(each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None)
+    job.fail(job.inside[0], 1.0, **failed)
 
 
 def fail_twice(job: Job) -> None:
