@@ -5,9 +5,8 @@ first, and effects, which are then carried out. `journal` is the gate that delay
 durable. `coordinatord/server/driver` calls both.
 
 The modules beside these serve the machine; neither the kernel nor a wing needs them. `registry` opens and drops runs,
-`lease_deadlines` has when each node counts as silent, `admin` carries out what operators ask for, and `situation` says
-why a run is in its state. `sleep_watch` notices that the coordinator was asleep, and `own_end` says when it may end or
-has to give way.
+`leases` has when each node counts as silent, and notices that the coordinator was asleep. `admin` carries out what
+operators ask for, and `own_end` says when the coordinator may end or has to give way.
 
 Behind `machine` are the kernel, what is shown, and three wings: parts that the kernel calls by an interface, and could
 do without.

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.queries.next_round import pause_s
 from coordinatord.core.rounds.queries.past_round import has_succeeded
+from coordinatord.core.rounds.queries.reasons import situation
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, HOSTS_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -34,7 +35,6 @@ from coordinatord.core.rounds.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
-from coordinatord.core.situation import situation
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result

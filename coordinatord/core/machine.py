@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from coordinatord.core import admin
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
-from coordinatord.core.lease_deadlines import LeaseDeadlines
+from coordinatord.core.leases import LeaseDeadlines, SleepWatch
 from coordinatord.core.registry import Registry
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
@@ -38,7 +38,6 @@ from coordinatord.core.rounds.transitions.table import first_due, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record
-from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.messages import Degraded, Desired, Observed

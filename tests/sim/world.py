@@ -27,9 +27,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Concatenate
 
+from coordinatord.core.rounds.queries.reasons import situation
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Assignment
 from tests.sim.coordinator import Daemon, SimulatedCoordinator
 from tests.sim.etcd import Etcd

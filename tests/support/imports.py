@@ -67,7 +67,7 @@ FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERV
 
 WINGS = ("judging", "keeping", "watching")
 
-TOP = ("admin", "journal", "lease_deadlines", "machine", "own_end", "registry", "situation", "sleep_watch")
+TOP = ("admin", "journal", "leases", "machine", "own_end", "registry")
 """The modules above the kernel and the wings: the one entry to the core, and what only that uses."""
 
 APART = {

@@ -18,6 +18,7 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import disk_problem, memory_of, pageable, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import aged_report, restarts_counted
+from coordinatord.core.rounds.queries.reasons import awaits_first_step, shown_state, situation, straggler_without_steps
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
@@ -26,7 +27,6 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.core.situation import awaits_first_step, shown_state, situation, straggler_without_steps
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of

@@ -16,13 +16,13 @@ from prometheus_client.registry import Collector
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import disk_problem, pageable
+from coordinatord.core.rounds.queries.reasons import shown_state
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.shown.job_view import laggard_s, pace
-from coordinatord.core.situation import shown_state
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause, ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from coordinatord.core.leases import SleepWatch
 from coordinatord.core.own_end import is_cut_off
 from coordinatord.core.rounds.effects import Send
 from coordinatord.core.rounds.events import Connected, Reported, Tick
@@ -11,7 +12,6 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.records import NodeLost
-from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired

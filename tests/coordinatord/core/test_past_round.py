@@ -5,8 +5,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.events import Disconnected, TokensRevoked
+from coordinatord.core.rounds.queries.reasons import situation
 from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundFormed
-from coordinatord.core.situation import situation
 from coordinatord.hints.brief_cause import cause_in_brief
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import (

@@ -4,6 +4,7 @@ import pytest
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.reasons import situation
 from coordinatord.core.rounds.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS, State
 from coordinatord.core.rounds.transitions.apply import HistoryError
 from coordinatord.core.rounds.values.records import (
@@ -19,7 +20,6 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.core.shown.job_view import LOST_SHOWN_S
-from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from coordinatord.store import retention
 from coordinatord.store.database import Database

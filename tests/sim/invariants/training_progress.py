@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.queries.reasons import awaits_first_step
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.situation import awaits_first_step
 from coordinatord.protocol.messages import Observed
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import STEP_S, Round

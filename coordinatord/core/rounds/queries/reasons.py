@@ -1,4 +1,4 @@
-"""Describes a run in words: for the reasons of the table, and for waiting nodes.
+"""Describes a run in words: for the reasons of the table, for waiting nodes, for the status, and for operators.
 
 A row of the table has a template such as "lost {reasons.lost}", which is filled in when the row is taken. So a text is
 only made when it is needed.
@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.queries.conditions import exit_awaited, first_step_overdue
+from coordinatord.core.rounds.queries.conditions import exit_awaited, first_step_overdue, outage
 from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
     NoRestart,
@@ -23,10 +23,11 @@ from coordinatord.core.rounds.queries.past_round import (
 )
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.evidence import living_ranks
-from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
-from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
+from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import HangKind, Killed, Launcher, WorkerStarts
+from coordinatord.protocol.messages import HangKind, Launcher, WorkerStarts
 from coordinatord.protocol.spec_flags import restarts
 from coordinatord.protocol.text import NAMES_MAX, ago, clip, counted, lasted, name_some
 
@@ -68,7 +69,10 @@ class Reasons:
                 parts.append((member.node, killed))
         if not parts:
             return ""
-        named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
+        named = [
+            f"{name_some(map(str, killed.ranks), killed.count, 'rank')} on node {node} (within {killed.after_s:g} s)"
+            for node, killed in parts[:KILLED_MAX]
+        ]
         more = f" and on {counted(len(parts) - KILLED_MAX, 'more node')}" if len(parts) > KILLED_MAX else ""
         lost = f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
         return "; ".join(filter(None, (lost, self.suspect)))
@@ -310,11 +314,6 @@ class Reasons:
         return "; ".join(filter(None, (text, lost, run.difference, run.watching.notice)))
 
 
-def ranks(killed: Killed) -> str:
-    """Name the killed ranks, or some of them and the number of the others."""
-    return name_some(map(str, killed.ranks), killed.count, "rank")
-
-
 def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain why the next round waits for so many seconds."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times"
@@ -349,3 +348,81 @@ def count_starts(run: Run) -> WorkerStarts | None:
         None,
     )
     return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not_in_place, MESSAGE_MAX), why_cold)
+
+
+# The status
+
+
+def situation(run: Run, now: float) -> str:
+    """Return why the run is in its present state, as of now."""
+    reasons = Reasons(run)
+    if run.durable.state in {State.FORMING, State.STOPPING}:
+        until = run.keeping.waits.disk_until
+        limit = "" if until is None else f" (for at most {lasted(max(0.0, until - now))})"
+        return reasons.waiting_for + limit
+    if run.health is Health.SILENT:
+        return _silence(run, now)
+    exit_overdue_at = exit_awaited(run)
+    if run.durable.state is State.RUNNING and exit_overdue_at is not None and exit_overdue_at <= now:
+        return reasons.with_notices(reasons.without_exit(now - run.exits.last_at))
+    section = _section(run)
+    if run.health is Health.STALLED:
+        return section + reasons.idle
+    if run.durable.step_overdue and not run.durable.stepped:
+        return reasons.with_notices(reasons.without_step(now - run.durable.entered_at))
+    no_step = "no step yet; " if awaits_first_step(run) else ""
+    behind = "" if section else _straggling(run, now)  # in a section, workers need do no steps
+    return reasons.with_notices(no_step + section + run.durable.reason + behind)
+
+
+def shown_state(run: Run) -> State:
+    """Return the state as it is shown: a round counts as starting until its workers have done a step.
+
+    A job that an operator ends is stopping until it has ended, also while it only waits for the disk.
+    """
+    if run.durable.state is State.FORMING and run.durable.stop_asked:
+        return State.STOPPING
+    return State.STARTING if awaits_first_step(run) else run.durable.state
+
+
+def awaits_first_step(run: Run) -> bool:
+    """Whether all workers of the round run, and are to report steps, of which none is known yet."""
+    return run.durable.state is State.RUNNING and run.activity is Activity.STARTING
+
+
+def straggler_without_steps(run: Run, now: float) -> StragglingWorker | None:
+    """Return the straggler if it has done no step for longer than the patience, while others did several; else None."""
+    worker = run.straggler
+    stands = worker is not None and worker.lag > 1 and now - worker.stepped_at >= run.progress.patience_s
+    return worker if stands else None
+
+
+def _straggling(run: Run, now: float) -> str:
+    """Say that one worker does no steps while others do, as the end of a sentence; empty if that is not so."""
+    worker = straggler_without_steps(run, now) if run.durable.state is State.RUNNING else None
+    if worker is None:
+        return ""
+    stands = f"rank {worker.rank} on node {worker.node} has done no step for {lasted(now - worker.stepped_at)}"
+    why = "others may skip collectives that it waits for, see nodeclient stacks"
+    return f"; {stands}, and is {worker.lag:,} behind: {why}"
+
+
+def _section(run: Run) -> str:
+    """Return the section of the script that workers are in, as the beginning of a sentence; empty without one."""
+    named = run.progress.sections.longest
+    if named is None or run.durable.state is not State.RUNNING:
+        return ""
+    return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
+
+
+def _silence(run: Run, now: float) -> str:
+    """Say what may have silenced all nodes of the round, when workers stop, and when the job is given up."""
+    ends_at = outage(run)
+    end = "" if ends_at is None else f"; the job is given up in {lasted(max(0.0, ends_at - now))}"
+    if all(member.observed == UNHEARD for member in run.roll.inside):
+        since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
+        return f"{since}: they may have ended meanwhile{end}"
+    last_heard_at = max(member.lived_at for member in run.roll.inside)
+    stop_in_s = last_heard_at + run.policy.outage_grace_s - now
+    workers = f"workers stop in {lasted(stop_in_s)}" if stop_in_s > 0 else "their workers have stopped"
+    return f"{Reasons(run).silence}; {workers}{end}"

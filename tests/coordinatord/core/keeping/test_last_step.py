@@ -5,9 +5,9 @@ import pytest
 from coordinatord.core.keeping.write_plan import END_S
 from coordinatord.core.keeping.write_progress import RETRY_S
 from coordinatord.core.own_end import SIGNALS_APART_S, may_end_at
+from coordinatord.core.rounds.queries.reasons import situation
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import RoundStopped
-from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.running_job import order, running_job
 from tests.support.script import Stage
