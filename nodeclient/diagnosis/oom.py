@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.text import sized
 from nodeclient.host.capacity import control_groups, limit_of, memory_and_swap
-from nodeclient.host.devices import Host
+from nodeclient.host.devices import THIS_HOST, Host
 from nodeclient.host.kernel_log import KMSG, read_records
 from nodeclient.host.process_state import read_if_there
 
@@ -48,42 +48,42 @@ class OomKill(Struct, frozen=True):
     """Whether it was in our cgroup; otherwise it may be any process of this host."""
 
 
-def count_kills(root: Path = Path("/")) -> OomKills:
-    """Read the counters in the file system `root`. Never raises."""
-    groups = list(_memory_cgroups(root))
+def count_kills(host: Host = THIS_HOST) -> OomKills:
+    """Read the counters of a host. Never raises."""
+    groups = list(_memory_cgroups(host))
     hits = {group: hit for group in groups if (hit := _read_counter(group / "memory.events.local", "oom")) is not None}
     files = (groups[0] / name for name in _COUNTERS) if groups else ()
     own = next((count for file in files if (count := _read_counter(file, "oom_kill")) is not None), None)
-    return OomKills(own, _read_counter(root / "proc/vmstat", "oom_kill"), hits)
+    return OomKills(own, _read_counter(host.processes / "vmstat", "oom_kill"), hits)
 
 
-def kill_since(before: OomKills, root: Path = Path("/")) -> OomKill | None:
+def kill_since(before: OomKills, host: Host = THIS_HOST) -> OomKill | None:
     """Return the OOM kill since `before` that may have hit a worker, if any. Never raises."""
-    now = count_kills(root)
+    now = count_kills(host)
     if now.cgroup is not None and before.cgroup is not None:
-        return OomKill(_exhausted(before, now, root), certain=True) if now.cgroup > before.cgroup else None
+        return OomKill(_exhausted(before, now, host), certain=True) if now.cgroup > before.cgroup else None
     if now.host is not None and before.host is not None and now.host > before.host:
         return OomKill("probably: the host's count of its kills has grown", certain=False)
     return None
 
 
-def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
+def _exhausted(before: OomKills, now: OomKills, host: Host) -> str:
     """Return the limit that was reached, or else that the host was out of memory."""
     for group, hits in now.limit_hits.items():
         limit = limit_of(group)
         if hits > before.limit_hits.get(group, 0) and limit is not None:
             return f"memory limit of its cgroup: {sized(limit)}"
-    limits = [limit for group in _memory_cgroups(root) if (limit := limit_of(group)) is not None]
+    limits = [limit for group in _memory_cgroups(host) if (limit := limit_of(group)) is not None]
     if limits and not now.limit_hits:  # an older kernel, or cgroup v1, counts no hits
         return f"memory limit of its cgroup: {sized(min(limits))}"
-    total = _read_counter(root / "proc/meminfo", "MemTotal:")
+    total = _read_counter(host.processes / "meminfo", "MemTotal:")
     has = "" if total is None else f", which has {sized(total * 1024)}"
     return f"out of memory on the host{has}"
 
 
-def _memory_cgroups(root: Path) -> Iterator[Path]:
+def _memory_cgroups(host: Host) -> Iterator[Path]:
     """Yield the memory cgroup of this process, and those above it that count kills."""
-    for group, _ in control_groups("memory", Host(system=root / "sys", processes=root / "proc")):
+    for group, _ in control_groups("memory", host):
         if any((group / file).exists() for file in _COUNTERS):
             yield group
 
@@ -105,13 +105,13 @@ _KILLED = re.compile(
 )
 
 
-def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
+def memory_of_killed(pid: int, host: Host = THIS_HOST, kmsg: Path = KMSG) -> int | None:
     """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it.
 
     Pages of files do not count, since the kernel can take them back. If the id was reused, the last process counts.
     """
     try:
-        if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
+        if str((host.processes / "self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None
     except OSError:
         return None
@@ -133,16 +133,16 @@ _GPU_REQUEST = re.compile(rf"Tried to allocate {_SIZE}\. GPU \d+ has a total cap
 _EXPONENTS = {unit: exponent for exponent, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
 
 
-def explain_oversized(error: str, root: Path = Path("/")) -> str:
+def explain_oversized(error: str, host: Host = THIS_HOST) -> str:
     """Say how much memory a worker asked for, if that was more than there is in all; empty otherwise. Never raises.
 
-    `error` is its exception in one line, and `root` the file system whose /proc says how much the host has.
+    `error` is its exception in one line.
     """
     if found := _GPU_REQUEST.search(error):
         return _explain(_bytes(found[1], found[2]), _bytes(found[3], found[4]), "GPU")
     if found := _HOST_REQUEST.search(error):
         number, unit = filter(None, found.groups())
-        return _explain(_bytes(number, unit), memory_and_swap(Host(processes=root / "proc")), "host")
+        return _explain(_bytes(number, unit), memory_and_swap(host), "host")
     return ""
 
 

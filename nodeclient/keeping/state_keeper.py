@@ -28,7 +28,7 @@ from nodeclient.core import effects, kept_groups, notices
 from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
 from nodeclient.host.capacity import memory
-from nodeclient.host.devices import Host
+from nodeclient.host.devices import THIS_HOST
 from nodeclient.keeping.copier import Copier
 from nodeclient.keeping.disk.complaints import Notify
 from nodeclient.keeping.disk.known_steps import KnownSteps
@@ -89,7 +89,7 @@ class StateKeeper:
         changed = partial(submit, KeptChanged())
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
         copies = COPIES_WITH_DISK if uses_disk else COPIES
-        arenas = Arenas(ArenaMemory(settings.limit_bytes, lambda: memory(Host()).available), copies)
+        arenas = Arenas(ArenaMemory(settings.limit_bytes, lambda: memory(THIS_HOST).available), copies)
         self._resources = KeepResources(
             settings,
             node,

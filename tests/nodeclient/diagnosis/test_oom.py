@@ -18,6 +18,7 @@ from nodeclient.diagnosis.oom import (
     kill_since,
     memory_of_killed,
 )
+from nodeclient.host.devices import THIS_HOST, Host
 from tests.support.programs import run
 
 KILLED = "killed by the kernel's OOM killer"
@@ -31,11 +32,12 @@ file-rss:5120kB, shmem-rss:1048576kB, UID:0 pgtables:200kB oom_score_adj:0
 """
 
 
-class Host:
+class MadeUp:
     """A host as its files in /proc and /sys show it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.host = Host(system=root / "sys", processes=root / "proc")
         self.write("proc/meminfo", f"MemTotal:       {64 * 2**20} kB\nMemFree: 1 kB\nSwapTotal: {64 * 2**20} kB\n")
         (root / "proc/self/ns").mkdir(parents=True)
         (root / "proc/self/ns/pid").symlink_to(FIRST_PID_NAMESPACE)
@@ -55,12 +57,12 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> MadeUp:
+    return MadeUp(tmp_path)
 
 
 @pytest.fixture
-def unified(host: Host) -> Host:
+def unified(host: MadeUp) -> MadeUp:
     host.write("proc/self/cgroup", "0::/slurm/job 7\n")
     host.kills("sys/fs/cgroup/slurm", 3, 0, str(2**40))
     host.kills("sys/fs/cgroup/slurm/job 7", 0, 0, str(64 * 2**30))
@@ -77,82 +79,83 @@ def unified(host: Host) -> Host:
     ids=["the limit of a cgroup above", "a neighbour", "a full host"],
 )
 def test_whose_limit_it_was_is_known(
-    unified: Host, above: tuple[int, int], own: tuple[int, int], kill: OomKill | None
+    unified: MadeUp, above: tuple[int, int], own: tuple[int, int], kill: OomKill | None
 ) -> None:
-    before = count_kills(unified.root)
+    before = count_kills(unified.host)
     unified.kills("sys/fs/cgroup/slurm", *above, str(2**40))
     unified.kills("sys/fs/cgroup/slurm/job 7", *own, str(64 * 2**30))
-    assert kill_since(before, unified.root) == kill
+    assert kill_since(before, unified.host) == kill
 
 
-def test_a_kernel_that_counts_no_limits(unified: Host) -> None:
+def test_a_kernel_that_counts_no_limits(unified: MadeUp) -> None:
     for file in unified.root.rglob("memory.events.local"):
         file.unlink()
-    before = count_kills(unified.root)
+    before = count_kills(unified.host)
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, None, str(64 * 2**30))
-    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
+    assert kill_since(before, unified.host) == OomKill("memory limit of its cgroup: 64 GiB", certain=True)
 
 
-def test_the_old_memory_controller_in_a_container(host: Host) -> None:
+def test_the_old_memory_controller_in_a_container(host: MadeUp) -> None:
     host.write("proc/self/cgroup", "8:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n")
     group = "sys/fs/cgroup/memory"
     host.write(f"{group}/memory.limit_in_bytes", f"{512 * 2**20}\n")
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    before = count_kills(host.root)
+    before = count_kills(host.host)
     assert before.cgroup == 2
     host.write(f"{group}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert kill_since(before, host.root) == OomKill("memory limit of its cgroup: 512 MiB", certain=True)
+    assert kill_since(before, host.host) == OomKill("memory limit of its cgroup: 512 MiB", certain=True)
     host.write(f"{group}/memory.limit_in_bytes", "9223372036854771712\n")
-    assert kill_since(before, host.root) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
+    assert kill_since(before, host.host) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
 
 
-def test_only_the_host_counts(host: Host) -> None:
+def test_only_the_host_counts(host: MadeUp) -> None:
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 7\n")
-    before = count_kills(host.root)
+    before = count_kills(host.host)
     assert before == OomKills(None, 7)
-    assert kill_since(before, host.root) is None
+    assert kill_since(before, host.host) is None
     host.write("proc/vmstat", "nr_free_pages 1\noom_kill 8\n")
-    kill = kill_since(before, host.root)
+    kill = kill_since(before, host.host)
     assert kill is not None
     assert not kill.certain
 
 
 def test_a_host_that_shows_nothing(tmp_path: Path) -> None:
-    before = count_kills(tmp_path)
+    host = Host(system=tmp_path, processes=tmp_path)
+    before = count_kills(host)
     assert before == OomKills()
-    assert kill_since(before, tmp_path) is None
-    assert diagnose(-9, 7, None, b"", before, tmp_path).message == ""
+    assert kill_since(before, host) is None
+    assert diagnose(-9, 7, None, b"", before, host).message == ""
 
 
-def test_the_report_says_who_killed(unified: Host) -> None:
-    before = count_kills(unified.root)
+def test_the_report_says_who_killed(unified: MadeUp) -> None:
+    before = count_kills(unified.host)
     log = unified.root / "kmsg"
     log.write_text(LOG)
     for exit_code in (-9, 137):
-        found = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.host, log)
         assert found.message == "some process sent it, not the kernel's OOM killer"
-    assert diagnose(-15, 4_711, None, b"", before, unified.root, log).message == ""
+    assert diagnose(-15, 4_711, None, b"", before, unified.host, log).message == ""
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     for exit_code in (-9, 137):
-        found = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.host, log)
         assert found.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
-    found = diagnose(1, 4_711, None, b"", before, unified.root, log)
+    found = diagnose(1, 4_711, None, b"", before, unified.host, log)
     assert found.message == (
         "the kernel's OOM killer ended a process of its cgroup meanwhile (memory limit of its cgroup: 64 GiB)"
     )
 
 
-def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: Host) -> None:
+def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: MadeUp) -> None:
     log = unified.root / "kmsg"
-    assert memory_of_killed(4_711, unified.root, log) is None
+    assert memory_of_killed(4_711, unified.host, log) is None
     log.write_text(LOG)
-    assert memory_of_killed(4_711, unified.root, log) == (65_536 + 1_048_576) * 1024
-    assert memory_of_killed(4_712, unified.root, log) == 3 * 1024
-    assert memory_of_killed(4_713, unified.root, log) is None
+    assert memory_of_killed(4_711, unified.host, log) == (65_536 + 1_048_576) * 1024
+    assert memory_of_killed(4_712, unified.host, log) == 3 * 1024
+    assert memory_of_killed(4_713, unified.host, log) is None
     namespace = unified.root / "proc/self/ns/pid"
     namespace.unlink()
     namespace.symlink_to("pid:[4026532000]")
-    assert memory_of_killed(4_711, unified.root, log) is None
+    assert memory_of_killed(4_711, unified.host, log) is None
 
 
 # Allocations that are larger than all memory
@@ -185,17 +188,17 @@ GPU = "torch.OutOfMemoryError: {} out of memory. Tried to allocate {}. GPU 0 has
         ("", ""),
     ],
 )
-def test_what_is_said_of_an_allocation_that_failed(host: Host, error: str, said: str) -> None:
-    assert explain_oversized(error, host.root) == said
+def test_what_is_said_of_an_allocation_that_failed(host: MadeUp, error: str, said: str) -> None:
+    assert explain_oversized(error, host.host) == said
 
 
 def test_without_knowing_the_memory_of_the_host_nothing_is_said(tmp_path: Path) -> None:
-    assert explain_oversized(TORCH.format(2**52), tmp_path) == ""
+    assert explain_oversized(TORCH.format(2**52), Host(processes=tmp_path)) == ""
 
 
-def test_a_diagnosis_says_that_an_allocation_was_too_large(host: Host) -> None:
+def test_a_diagnosis_says_that_an_allocation_was_too_large(host: MadeUp) -> None:
     written = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{TORCH.format(2**52)}\n'
-    found = diagnose(1, 7, None, written.encode(), OomKills(), host.root)
+    found = diagnose(1, 7, None, written.encode(), OomKills(), host.host)
     assert found.message == "it asked for 4 PiB at once, and the host has 128 GiB in all"
 
 
@@ -219,7 +222,7 @@ print(json.dumps([code, worker.pid, before.cgroup, diagnose(code, worker.pid, No
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
     """Yield a cgroup of 64 MiB beside this process's own, where this process may make one."""
-    groups = list(oom._memory_cgroups(Path("/")))
+    groups = list(oom._memory_cgroups(THIS_HOST))
     if not groups:
         pytest.skip("no memory controller is to be seen here")
     group = groups[-1] / f"nodeclient-test-{id(groups)}"
