@@ -24,7 +24,7 @@ from nodeclient.diagnosis.error_file import RecordedError, read_error_file
 from nodeclient.diagnosis.report_text import CONTEXT_CAPTION
 from nodeclient.diagnosis.stderr_text import last_lines, last_statement, program_lines, without_native_frames
 from nodeclient.host.devices import THIS_HOST, Host
-from nodeclient.host.kernel_log import KMSG, read_records, xids
+from nodeclient.host.kernel_log import read_records, xids
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
@@ -93,13 +93,11 @@ def diagnose(
     stderr: bytes,
     oom_before: oom.OomKills,
     host: Host = THIS_HOST,
-    kmsg: Path = KMSG,
 ) -> Diagnosis:
     """Find out why a worker ended. Never raises; reads a few small files.
 
     `exit_code` is as in `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
-    writes after a traceback. `oom_before` was counted before the worker was started. `host` and `kmsg` are the host
-    and the kernel's log to read.
+    writes after a traceback. `oom_before` was counted before the worker was started.
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
@@ -119,7 +117,7 @@ def diagnose(
         error = _error_line(record, call_stack) or error
         if logged is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    finding = _explain_kill(signum, pid, oom_before, host, kmsg) or oom.explain_oversized(error, host)
+    finding = _explain_kill(signum, pid, oom_before, host) or oom.explain_oversized(error, host)
     # Without a count of the cgroup's kills, it may have been the OOM killer all the same.
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
@@ -163,7 +161,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
     return [*lines[:OUTER_LINES], f"  ... {len(lines) - OUTER_LINES - inner} lines ...", *lines[-inner:]]
 
 
-def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, host: Host, kmsg: Path) -> str:
+def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, host: Host) -> str:
     """Say who killed the worker by SIGKILL; after another end, that the OOM killer ended a process of its cgroup.
 
     Return an empty text if neither is known.
@@ -175,6 +173,6 @@ def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, host: Host
         return f"the kernel's OOM killer ended a process of its cgroup meanwhile ({kill.reason})"
     if kill is None:
         return "" if before.cgroup is None else f"some process sent it, {_NOT_OOM}"
-    size = oom.memory_of_killed(pid, host, kmsg)
+    size = oom.memory_of_killed(pid, host)
     held = "" if size is None else f"; it held {sized(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"

@@ -21,7 +21,7 @@ from msgspec import Struct
 from coordinatord.protocol.text import sized
 from nodeclient.host.capacity import control_groups, limit_of, memory_and_swap
 from nodeclient.host.devices import THIS_HOST, Host
-from nodeclient.host.kernel_log import KMSG, read_records
+from nodeclient.host.kernel_log import read_records
 from nodeclient.host.process_state import read_if_there
 
 _COUNTERS = ("memory.events", "memory.oom_control")
@@ -105,7 +105,7 @@ _KILLED = re.compile(
 )
 
 
-def memory_of_killed(pid: int, host: Host = THIS_HOST, kmsg: Path = KMSG) -> int | None:
+def memory_of_killed(pid: int, host: Host = THIS_HOST) -> int | None:
     """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it.
 
     Pages of files do not count, since the kernel can take them back. If the id was reused, the last process counts.
@@ -116,7 +116,7 @@ def memory_of_killed(pid: int, host: Host = THIS_HOST, kmsg: Path = KMSG) -> int
     except OSError:
         return None
     size = None
-    for record in read_records(kmsg):
+    for record in read_records(host):
         if (killed := _KILLED.search(record)) and int(killed["pid"]) == pid:
             size = (int(killed["anon"]) + int(killed["shmem"] or 0)) * 1024
     return size

@@ -26,7 +26,7 @@ from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.host_health import SHARED_MEMORY, GpuFacts, HostFacts, Interface, Space, Xid
 from nodeclient.host.devices import THIS_HOST, Host, visible_gpus
 from nodeclient.host.gpu_memory import uses_of
-from nodeclient.host.kernel_log import KMSG, read_records, xids
+from nodeclient.host.kernel_log import read_records, xids
 from nodeclient.host.process_state import read_if_there, read_number
 
 ANSWER_WITHIN_S = 8.0
@@ -67,13 +67,12 @@ def read_facts(
     folders: Mapping[str, Path],
     environ: Mapping[str, str],
     host: Host,
-    kmsg: Path = KMSG,
     within_s: float = ANSWER_WITHIN_S,
 ) -> HostFacts:
     """Return the facts that can be read within this time, each by a thread of its own. Never raises."""
     readers: dict[str, Callable[[], dict[str, Any] | Space]] = {
         "GPUs": lambda: _gpus(environ, host),
-        "the kernel's log": lambda: _xids(kmsg),
+        "the kernel's log": lambda: _xids(host),
         "network interfaces": lambda: _interfaces(host.system / "class/net"),
         "InfiniBand ports": lambda: _lost_links(host.system / "class/infiniband"),
     }
@@ -110,9 +109,9 @@ def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
     }
 
 
-def _xids(kmsg: Path) -> dict[str, Any]:
+def _xids(host: Host) -> dict[str, Any]:
     """Return the errors in the kernel's log that no script has caused; no field without a record: it is unreadable."""
-    records = read_records(kmsg)
+    records = read_records(host)
     found: tuple[Xid, ...] = tuple(xid for xid in xids(records) if xid.code in OF_THE_NODE)[-XIDS_MAX:]
     return {"xids": found} if records else {}
 

@@ -9,12 +9,9 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from nodeclient.core.host_health import Xid
-
-KMSG = Path("/dev/kmsg")
-"""The kernel's log: each read returns the next record, from the oldest on, and every reader gets all of them."""
+from nodeclient.host.devices import THIS_HOST, Host
 
 RECORDS_MAX = 100_000
 """The limit of records to read, more than the largest ring buffer of a kernel has."""
@@ -26,10 +23,13 @@ _XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \((?:PCI:)?(?P<gpu>.*?)\): 
 """A record of the NVIDIA driver, after the log's own fields: priority, number, microseconds and flags."""
 
 
-def read_records(kmsg: Path = KMSG) -> list[str]:
-    """Return the lines of the present records, oldest first; none if this process may not read them. Never raises."""
+def read_records(host: Host = THIS_HOST) -> list[str]:
+    """Return the lines of the present records, oldest first; none if this process may not read them. Never raises.
+
+    Each read of the device returns the next record, from the oldest on, and every reader gets all of them.
+    """
     read = bytearray()
-    with suppress(OSError), open(kmsg, "rb", buffering=0, opener=_open_without_waiting) as file:
+    with suppress(OSError), open(host.devices / "kmsg", "rb", buffering=0, opener=_open_without_waiting) as file:
         for _ in range(RECORDS_MAX):
             with suppress(BrokenPipeError):  # the next record was overwritten: reading continues after it
                 record = file.read(RECORD_BYTES)

@@ -37,7 +37,7 @@ class MadeUp:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.host = Host(system=root / "sys", processes=root / "proc")
+        self.host = Host(root, root / "sys", processes=root / "proc")
         self.write("proc/meminfo", f"MemTotal:       {64 * 2**20} kB\nMemFree: 1 kB\nSwapTotal: {64 * 2**20} kB\n")
         (root / "proc/self/ns").mkdir(parents=True)
         (root / "proc/self/ns/pid").symlink_to(FIRST_PID_NAMESPACE)
@@ -129,33 +129,31 @@ def test_a_host_that_shows_nothing(tmp_path: Path) -> None:
 
 def test_the_report_says_who_killed(unified: MadeUp) -> None:
     before = count_kills(unified.host)
-    log = unified.root / "kmsg"
-    log.write_text(LOG)
+    unified.write("kmsg", LOG)
     for exit_code in (-9, 137):
-        found = diagnose(exit_code, 4_711, None, b"", before, unified.host, log)
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.host)
         assert found.message == "some process sent it, not the kernel's OOM killer"
-    assert diagnose(-15, 4_711, None, b"", before, unified.host, log).message == ""
+    assert diagnose(-15, 4_711, None, b"", before, unified.host).message == ""
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     for exit_code in (-9, 137):
-        found = diagnose(exit_code, 4_711, None, b"", before, unified.host, log)
+        found = diagnose(exit_code, 4_711, None, b"", before, unified.host)
         assert found.message == f"{KILLED} (memory limit of its cgroup: 64 GiB); it held 1.06 GiB"
-    found = diagnose(1, 4_711, None, b"", before, unified.host, log)
+    found = diagnose(1, 4_711, None, b"", before, unified.host)
     assert found.message == (
         "the kernel's OOM killer ended a process of its cgroup meanwhile (memory limit of its cgroup: 64 GiB)"
     )
 
 
 def test_the_kernels_log_is_believed_only_where_its_numbers_are_ours(unified: MadeUp) -> None:
-    log = unified.root / "kmsg"
-    assert memory_of_killed(4_711, unified.host, log) is None
-    log.write_text(LOG)
-    assert memory_of_killed(4_711, unified.host, log) == (65_536 + 1_048_576) * 1024
-    assert memory_of_killed(4_712, unified.host, log) == 3 * 1024
-    assert memory_of_killed(4_713, unified.host, log) is None
+    assert memory_of_killed(4_711, unified.host) is None
+    unified.write("kmsg", LOG)
+    assert memory_of_killed(4_711, unified.host) == (65_536 + 1_048_576) * 1024
+    assert memory_of_killed(4_712, unified.host) == 3 * 1024
+    assert memory_of_killed(4_713, unified.host) is None
     namespace = unified.root / "proc/self/ns/pid"
     namespace.unlink()
     namespace.symlink_to("pid:[4026532000]")
-    assert memory_of_killed(4_711, unified.host, log) is None
+    assert memory_of_killed(4_711, unified.host) is None
 
 
 # Allocations that are larger than all memory

@@ -38,7 +38,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def facts_of(host: Host, folders: dict[str, Path] | None = None, within_s: float = LONG_S) -> HostFacts:
-    return read_facts(folders or {}, {}, host, host.devices / "kmsg", within_s)
+    return read_facts(folders or {}, {}, host, within_s)
 
 
 def test_interfaces_counters_and_errors_of_the_node_s_own_are_read(host: Host) -> None:

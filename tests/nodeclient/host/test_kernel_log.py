@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from nodeclient.core.host_health import Xid
+from nodeclient.host.devices import Host
 from nodeclient.host.kernel_log import read_records, xids
 
 LOG = """\
@@ -15,9 +16,9 @@ LOG = """\
 
 
 def test_each_error_of_a_gpu_is_found_once(tmp_path: Path) -> None:
-    (log := tmp_path / "kmsg").write_text(LOG)
-    assert xids(read_records(log)) == [Xid(1_201, 43, "0000:3b:00"), Xid(1_202, 79, "0000:3b:00")]
+    (tmp_path / "kmsg").write_text(LOG)
+    assert xids(read_records(Host(devices=tmp_path))) == [Xid(1_201, 43, "0000:3b:00"), Xid(1_202, 79, "0000:3b:00")]
 
 
 def test_a_log_that_may_not_be_read_has_no_records(tmp_path: Path) -> None:
-    assert read_records(tmp_path / "none") == []
+    assert read_records(Host(devices=tmp_path)) == []
