@@ -77,17 +77,6 @@ def crash(number: int = 0) -> dict[str, Any]:
     return {"exit_code": -11, "message": "abcdefghij"[number]}
 
 
-def test_two_failed_rounds_within_a_day_quarantine_a_host_and_none_other() -> None:
-    job = Job()
-    job.fail("n3", **crash())
-    assert job.quarantined == set()
-    job.fail("n3", **crash())
-    assert job.quarantined == {"host-n3"}
-    assert "n3" not in job.inside
-    assert len(job.inside) == 7
-    assert job.run.members["n3"].state == "quarantined"
-
-
 def test_if_no_host_can_be_added_those_on_record_are_still_charged() -> None:
     job = Job()
     job.fail("n3", **crash())
@@ -199,13 +188,6 @@ def test_at_most_a_quarter_of_the_hosts_is_quarantined() -> None:
     for number in range(4):
         job.fail(f"n{number}", **device())
     assert job.quarantined == {"host-n0", "host-n1"}
-
-
-def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
-    job = Job(nodes=3, nodes_min=3)
-    job.fail("n1", **device())
-    assert job.quarantined == {"host-n1"}
-    assert job.inside == ["n0", "n1", "n2"]
 
 
 def test_no_host_is_charged_with_a_crash_that_came_on_several_in_one_round() -> None:

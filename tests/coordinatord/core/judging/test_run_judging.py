@@ -87,32 +87,6 @@ def reasons(job: Job) -> list[str]:
     return [record.reason for _, record in job.past if isinstance(record, HostJudged)]
 
 
-def test_a_preflight_tests_the_nodes_without_workers_in_pairs() -> None:
-    job = Job(spares=4)
-    assert job.ask() == (AdminResult.DONE, "4 nodes of job default are tested in pairs")
-    orders = job.orders()
-    assert sorted(orders) == job.spares
-    for name, order in orders.items():
-        other = orders[order.partner]
-        assert other.partner == name
-        assert {order.rank, other.rank} == {0, 1}
-        assert (order.number, order.address, order.port) == (other.number, other.address, other.port)
-        if order.rank == 0:
-            assert order.address == job.run.members[name].session.peer_address
-            assert order.port == job.run.members[name].observed.port
-
-
-def test_good_nodes_are_done_after_one_turn() -> None:
-    job = Job()
-    job.ask()
-    job.end_turn()
-    assert job.orders() == {}
-    assert job.shown.is_over
-    assert set(job.verdicts.values()) == {"good"}
-    assert reasons(job) == []
-    assert job.shown.reason == "asked for by alice: new switch"
-
-
 def test_a_slow_node_is_quarantined_with_its_figures_and_let_in_by_the_next_preflight_that_finds_it_good() -> None:
     job = Job(spares=8)
     job.ask()
@@ -236,16 +210,6 @@ def test_the_end_of_the_job_ends_the_preflight() -> None:
         job.report(name, Phase.STOPPED)
     assert job.orders() == {}
     assert job.shown.stopped == "the job is over"
-
-
-def test_a_second_request_joins_the_preflight_under_way() -> None:
-    job = Job()
-    job.ask()
-    before = job.orders()
-    result, text = job.ask()
-    assert result is AdminResult.NOTHING
-    assert text == "a preflight of job default is under way already: asked for by alice: new switch"
-    assert job.orders() == before
 
 
 def test_a_dry_run_tests_nothing() -> None:
