@@ -289,16 +289,16 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
         several = ", ".join(islice(sorted(hosts), NAMES_MAX))
         return Reply(AdminResult.REFUSED, f"nodes {name} of several jobs are on different hosts: name one of {several}")
     [host] = hosts
-    known, pardons = cluster.durable.hosts.get(host), isinstance(request, PardonNode)
-    if pardons and known is None:
-        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: it is not charged")
-    if not pardons and known is not None and known.by is Judge.OPERATOR:
-        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {known.quarantined}")
-    if not pardons and known is None and len(cluster.durable.hosts) >= HOSTS_MAX:
-        return Reply(AdminResult.REFUSED, f"{HOSTS_MAX} hosts are on record, the limit: pardon some first")
-    if pardons:
+    known = cluster.durable.hosts.get(host)
+    if isinstance(request, PardonNode):
+        if known is None:
+            return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: it is not charged")
         effect = "is no longer charged, and is let in again"
         judged = records.HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
+    elif known is not None and known.by is Judge.OPERATOR:
+        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {known.quarantined}")
+    elif known is None and len(cluster.durable.hosts) >= HOSTS_MAX:
+        return Reply(AdminResult.REFUSED, f"{HOSTS_MAX} hosts are on record, the limit: pardon some first")
     else:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
         why, charges = request.attribution("quarantined"), (known or JudgedHost()).as_of(decision.now)

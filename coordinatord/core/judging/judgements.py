@@ -44,6 +44,16 @@ the fault of none, it would be 39 %."""
 SPREAD_HALF_LIVES = 4
 """The half-lives after which a charge no longer shows that an error has come on a host: it weighs a sixteenth then."""
 
+FAULT_OF = {
+    Cause.DEVICE: Fault.DEVICE,
+    Cause.HANG: Fault.HANG,
+    Cause.DISK: Fault.DISK,
+    Cause.UNKNOWN: Fault.CRASH,
+}
+"""The faults of hosts by the causes of failures. `_diverged_host` judges a divergence. Other causes are no fault of a
+host: an error of the script, a lack of memory, an act of somebody outside the job, and a broken connection, since
+either end may have failed."""
+
 
 class HostJudgements:
     """Judges the hosts of a run at one moment, by what is on record of all hosts; made anew for each event.
@@ -188,17 +198,6 @@ def is_same_charge(one: Charge, other: Charge) -> bool:
     Equal errors of two jobs show nothing: of a crash, often only the signal is known.
     """
     return one.job == other.job and one.fault is other.fault and is_same_error(one.error, other.error)
-
-
-FAULT_OF = {
-    Cause.DEVICE: Fault.DEVICE,
-    Cause.HANG: Fault.HANG,
-    Cause.DISK: Fault.DISK,
-    Cause.UNKNOWN: Fault.CRASH,
-}
-"""The faults of hosts by the causes of failures. `_diverged_host` judges a divergence. Other causes are no fault of a
-host: an error of the script, a lack of memory, an act of somebody outside the job, and a broken connection, since
-either end may have failed."""
 
 
 def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:

@@ -31,6 +31,26 @@ from coordinatord.protocol.text import clip
 GRACE_S = 2.0
 """How many seconds longer than its tests a turn takes at most: a heartbeat for the orders and one for the results."""
 
+DELAY_S = 15.0
+"""How many seconds a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
+
+IDLE_FOR_S = 60.0
+"""How many seconds nodes wait before they are tested without a request, so that nodes that come within a minute are
+tested together."""
+
+SUSPECT_ROUNDS = 2
+"""How many rounds in a row have to fail because of the network or a hang before nodes are tested: one proves little."""
+
+RETEST_AFTER_S = 1_800.0
+"""The pause in seconds before nodes are tested again without a request. A mended host is let in within half an hour,
+and the tests cost little."""
+
+_SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
+"""The causes of failures behind which a bad link or a slow host may be."""
+
+REPORTED_MAX = COUNTER_MAX // 2
+"""The highest number of a test that is believed when a node reports it, so that higher ones are left for new tests."""
+
 
 def testable(run: Run) -> list[Member]:
     """Return the members of a run that wait without workers, and so may be tested, sorted by host."""
@@ -113,27 +133,6 @@ class Preflight:
             return False
         self.orders, self.delays_until, self.stopped = {}, NOW, why
         return True
-
-
-DELAY_S = 15.0
-"""How many seconds a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
-
-IDLE_FOR_S = 60.0
-"""How many seconds nodes wait before they are tested without a request, so that nodes that come within a minute are
-tested together."""
-
-SUSPECT_ROUNDS = 2
-"""How many rounds in a row have to fail because of the network or a hang before nodes are tested: one proves little."""
-
-RETEST_AFTER_S = 1_800.0
-"""The pause in seconds before nodes are tested again without a request. A mended host is let in within half an hour,
-and the tests cost little."""
-
-_SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
-"""The causes of failures behind which a bad link or a slow host may be."""
-
-REPORTED_MAX = COUNTER_MAX // 2
-"""The highest number of a test that is believed when a node reports it, so that higher ones are left for new tests."""
 
 
 class RunJudging(JudgingWing):

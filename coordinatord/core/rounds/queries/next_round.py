@@ -86,9 +86,6 @@ def pause_s(run: Run) -> float:
     return run.policy.pause_after(run.durable.repeats)
 
 
-LOOPBACK = "127.0.0.1"
-
-
 def master_address(master: Member, members: Iterable[Member]) -> str:
     """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0.
 
@@ -100,7 +97,7 @@ def master_address(master: Member, members: Iterable[Member]) -> str:
     if offer.advertise_address and not (others and is_loopback(offer.advertise_address)):
         return offer.advertise_address
     if not others:
-        return LOOPBACK
+        return "127.0.0.1"
     if not is_loopback(master.session.peer_address):
         # Where nodes of several hosts come from one address, it is that of a proxy or a gateway between them and here.
         is_shared = any(other.session.peer_address == master.session.peer_address for other in others)

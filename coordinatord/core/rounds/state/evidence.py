@@ -19,6 +19,10 @@ from coordinatord.core.rounds.values.root_cause import CLOCK_DRIFT, WorkerFailur
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure, Observed, Phase
 
+EXIT_PATIENCE_S = 10.0
+"""How many seconds after the last exit the workers that have not ended are named. Workers of one training mostly end
+within seconds of each other."""
+
 
 class Evidence:
     """The evidence on one round of a run, the current or last one. Times are in the coordinator's clock."""
@@ -85,11 +89,6 @@ class Evidence:
     def first(self) -> WorkerFailure | None:
         """The earliest failure; None if no worker has failed."""
         return min(self.failures.values(), key=lambda failure: failure.at, default=None)
-
-
-EXIT_PATIENCE_S = 10.0
-"""How many seconds after the last exit the workers that have not ended are named. Workers of one training mostly end
-within seconds of each other."""
 
 
 class ExitCounts:

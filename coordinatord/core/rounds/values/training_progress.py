@@ -44,6 +44,18 @@ LATELY_S = 3_600.0
 """The seconds of one window of recent steps. The slowest step of the present window and the one before counts, so each
 step counts for an hour or two."""
 
+WINDOW_S = 30.0
+"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall of half
+as long halves it."""
+
+SPACING_S = 1.0
+"""The least seconds between two samples of the pace: closer ones would show the network's delays rather than the job's
+pace. So there are at most 32 samples."""
+
+STEP_APART_S = 0.5
+"""The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
+changed."""
+
 
 class StepTimes:
     """How long steps of a run have taken of late, and stalls that a step ended."""
@@ -127,15 +139,6 @@ class FirstSteps:
         return 0.0 if self.has_two else self._second_within_s
 
 
-WINDOW_S = 30.0
-"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall of half
-as long halves it."""
-
-SPACING_S = 1.0
-"""The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
-there are at most 32 samples."""
-
-
 class Pace:
     """Samples of the pacer's steps over the last `WINDOW_S`."""
 
@@ -214,11 +217,6 @@ class Pace:
         if first == last or latest_at - began_at < SPACING_S:
             return None
         return (latest_at - began_at) / (last - first)
-
-
-STEP_APART_S = 0.5
-"""The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
-changed."""
 
 
 class OpenSection(Struct, frozen=True):
