@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.member import IN_ROUND, MAY_HAVE_WORKERS, Member, MemberState
 
-STATES = tuple(MemberState)
-"""All states, as a tuple: to iterate over the enum takes ten times as long, and a start creates a thousand runs."""
-
 
 class Roll:
     """The members of one run. `place` has to be called after each change that may change a member's state."""
@@ -34,7 +31,7 @@ class Roll:
         self.others_heard = False
         """Whether nodes of other jobs were still heard when the last node of this one fell silent: then the network of
         the coordinator is good."""
-        self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
+        self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in MemberState}
         self._connected: set[str] = set()
         self._remaining: set[str] = set()
         """The nodes that are not to leave."""
