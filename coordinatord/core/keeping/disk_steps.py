@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import DiskStep, KeptStep, PersistedStep
 
 def found_by(kept: KeptState, member: Member) -> tuple[PersistedStep, ...]:
     """Return the useful steps that a node finds, the newest first."""
-    return () if member.observed.kept is None else _useful(kept, member.observed.kept.persisted)
+    return _useful(kept, member.holding.persisted)
 
 
 def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedStep, ...]:
@@ -32,13 +32,7 @@ def _is_useful(kept: KeptState, at: KeptStep, maker: str) -> bool:
 
 def finds_step(member: Member, step: PersistedStep) -> bool:
     """Whether a node finds a useful step that another node has found."""
-    holding = member.observed.kept
-    return holding is not None and any(each.run == step.run and each.at == step.at for each in holding.persisted)
-
-
-def unusable_to(member: Member) -> str:
-    """Return why a node cannot use a step that is there, such as an unreadable file; empty if it can use all."""
-    return "" if member.observed.kept is None else member.observed.kept.unusable
+    return any(each.run == step.run and each.at == step.at for each in member.holding.persisted)
 
 
 def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedStep | None:
@@ -60,7 +54,7 @@ def record_found(kept: KeptState, member: Member) -> None:
     if member.persist is None:
         found.record_blind(member.node)
     else:
-        found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
+        found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), member.holding.unusable)
     # While steps are in doubt, the newest right one must not be deleted. It changes only if a newer right one is found,
     # so only the steps of this member have to be looked at.
     found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None

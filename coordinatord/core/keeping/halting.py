@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.protocol.kept_state import Halt, Holding
+from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Phase
 
 
@@ -50,15 +50,15 @@ class Halting:
             return None
         return max(self.promised.values())
 
-    def record_promise(self, member: Member, holding: Holding | None) -> None:
+    def record_promise(self, member: Member) -> None:
         """Record after which step the workers of a node pause, or that it turns out that they cannot halt.
 
         The first promise counts, since workers go no further without an order. A node that was not heard when the round
         was stopped may turn out to be unable to halt: it reports workers that still run and do not all keep state. Then
         each worker of the round saves its own last step.
         """
-        if holding is not None and holding.halts_after is not None:
-            self.promised.setdefault(member.node, holding.halts_after)
+        if member.holding.halts_after is not None:
+            self.promised.setdefault(member.node, member.holding.halts_after)
         elif self.is_possible and member.observed.phase is Phase.RUNNING and not can_halt(member):
             self.is_possible = False
 
@@ -80,5 +80,4 @@ def can_halt(member: Member) -> bool:
 
     A node without a `keeper` can keep none.
     """
-    holding = member.observed.kept
-    return member.keeper is not None and holding is not None and holding.can_halt
+    return member.keeper is not None and member.holding.can_halt

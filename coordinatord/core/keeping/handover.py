@@ -134,9 +134,8 @@ def _is_lacking_without(member: Member, steps: Iterable[_RemainingParts]) -> boo
 
 
 def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
-    holding = member.observed.kept
-    if holding is not None and member.observed.run == kept.run.id and member.keeper is not None:
-        yield from (part for part in holding.parts if part.big)
+    if member.observed.run == kept.run.id and member.keeper is not None:
+        yield from (part for part in member.holding.parts if part.big)
 
 
 def _steps_for_others(kept: KeptState) -> list[_RemainingParts]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copy_orders import plan_for
-from coordinatord.core.keeping.disk_steps import find_step, record_found, unusable_to
+from coordinatord.core.keeping.disk_steps import find_step, record_found
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_choice import has_restored
 from coordinatord.core.rounds.state.durable import State
@@ -21,10 +21,10 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 def record_report(kept: KeptState, member: Member) -> None:
     """Record a member's report about kept state. If it is about another run, only the steps on the disk count."""
     run, observed = kept.run, member.observed
-    holding = observed.kept if observed.run == run.id else None
+    holding = member.holding if observed.run == run.id else Holding(())
     before = kept.protection.steps
-    has_new_parts = kept.record_parts(member.node, () if holding is None else holding.parts)
-    has_new_problem = kept.copies.record_problem(member.node, "" if holding is None else holding.copy_problem)
+    has_new_parts = kept.record_parts(member.node, holding.parts)
+    has_new_problem = kept.copies.record_problem(member.node, holding.copy_problem)
     if has_new_parts or has_new_problem:
         kept.protection.advance()
     # Copies are made only while a round runs: before and after, other nodes may come to take them (`copies_for`).
@@ -32,7 +32,7 @@ def record_report(kept: KeptState, member: Member) -> None:
     if has_planned or kept.protection.steps != before:
         kept.changes += 1
     if member.durable.in_round and run.is_about_round(observed):
-        _record_round(kept, member, holding)
+        _record_round(kept, member)
     _record_disk(kept, member)
     if member.durable.in_round:
         _record_lost_step(kept, member)
@@ -41,19 +41,19 @@ def record_report(kept: KeptState, member: Member) -> None:
 def record_progress(kept: KeptState, member: Member) -> None:
     """Record a member's progress in writing a step to the disk."""
     attempt, observed = kept.disk.attempt, member.observed
-    if attempt is not None and observed.kept is not None and observed.kept.persisting and observed.run == kept.run.id:
-        attempt.record(member.node, observed.kept.persisting, member.lease.heard_at)
+    if attempt is not None and observed.run == kept.run.id and (report := member.holding.persisting) is not None:
+        attempt.record(member.node, report, member.lease.heard_at)
 
 
-def _record_round(kept: KeptState, member: Member, holding: Holding | None) -> None:
+def _record_round(kept: KeptState, member: Member) -> None:
     """Record what a node of the current round reports about that round."""
-    run = kept.run
-    _record_checkpoint(kept, member, holding)
-    if holding is not None and kept.first_states.record(member.node, holding.first_states, len(run.durable.order)):
+    holding = member.holding
+    _record_checkpoint(kept, member)
+    if kept.first_states.record(member.node, holding.first_states, len(kept.run.durable.order)):
         kept.changes += 1
-    if holding is not None and holding.restoring is Restoring.FAILED:
+    if holding.restoring is Restoring.FAILED:
         kept.failed[member.node] = holding.problem
-    kept.halting.record_promise(member, holding)
+    kept.halting.record_promise(member)
 
 
 def _plan_copies(kept: KeptState) -> bool:
@@ -73,11 +73,11 @@ def _plan_copies(kept: KeptState) -> bool:
     return has_planned
 
 
-def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None) -> None:
+def _record_checkpoint(kept: KeptState, member: Member) -> None:
     """Record the newest checkpoint of a node, and the newest step of this round that is whole."""
-    run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
+    run, holding, checkpoints, at = kept.run, member.holding, kept.checkpoints, kept.index.newest_whole
     checkpoints.begin_round(run.durable.round, run.durable.order)  # does nothing, except after a restart
-    if holding is not None and holding.writes_checkpoints:
+    if holding.writes_checkpoints:
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
         )
@@ -109,4 +109,4 @@ def _record_lost_step(kept: KeptState, member: Member) -> None:
     if point is None or point.disk is None or stepped or has_restored(kept, member):
         return
     if find_step(kept, member, point) is None:
-        kept.failed.setdefault(member.node, unusable_to(member) or "it is no longer on the disk")
+        kept.failed.setdefault(member.node, member.holding.unusable or "it is no longer on the disk")

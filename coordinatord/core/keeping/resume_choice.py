@@ -142,8 +142,7 @@ def is_obtainable(kept: KeptState) -> bool:
 
 def has_restored(kept: KeptState, member: Member) -> bool:
     """Whether a node has all parts that its workers resume from in the current round."""
-    holding = member.observed.kept if kept.run.is_about_round(member.observed) else None
-    return holding is not None and holding.restoring is Restoring.READY
+    return kept.run.is_about_round(member.observed) and member.holding.restoring is Restoring.READY
 
 
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:

@@ -132,8 +132,7 @@ class RunKeeping(KeptState, KeepingWing):
         Nobody has to if the script writes no checkpoints, no state is saved only at an interval, and all workers can
         halt: then they save a step whenever they are asked to halt.
         """
-        held = (member.observed.kept for member in self.run.roll.inside)
-        at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
+        at_intervals = any(member.holding.interval_steps is not None for member in self.run.roll.inside)
         is_awaited = self.checkpoints.writes_any or at_intervals or not all(map(can_halt, self.run.roll.inside))
         return self.checkpoints.newest_at if is_awaited else None
 

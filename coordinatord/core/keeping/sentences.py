@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
 from coordinatord.core.keeping.copy_orders import why_uncopied
-from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
+from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_choice import differing_step, is_obtainable, resume_point
 from coordinatord.core.keeping.write_plan import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
@@ -59,21 +59,20 @@ def _resumed(kept: KeptState, point: ResumePoint) -> str:
 def unkept(kept: KeptState) -> str:
     """Return the state that training needs and workers do not keep, as the first such node reports it, else empty."""
     run = kept.run
-    held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
-    return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
+    held = (member.holding for member in run.members.values() if member.observed.run == run.id)
+    return next((holding.unkept for holding in held if holding.unkept), "")
 
 
 def pageable(kept: KeptState) -> list[str]:
     """Return why saves from a GPU go into memory that is not page-locked, for each such node of the round."""
     members = (member for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
-    held = ((member.node, member.observed.kept) for member in members)
-    return [f"node {node}: {holding.pageable}" for node, holding in held if holding is not None and holding.pageable]
+    return [f"node {member.node}: {why}" for member in members if (why := member.holding.pageable)]
 
 
 def unstepped(kept: KeptState) -> str:
     """Say which ranks of the round never call `ctx.step`, so that no step is kept; empty if all do, or none trains."""
-    reports = (member.observed for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
-    ranks = sorted(rank for each in reports if each.kept is not None for rank in each.kept.unstepped)
+    members = (member for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
+    ranks = sorted(rank for member in members for rank in member.holding.unstepped)
     return unstepped_words(ranks) if ranks else ""
 
 
@@ -121,10 +120,10 @@ def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
 
     It is empty if none was ever written there, or if ranks differ in the newest one: no round may resume from that.
     """
-    unable = next((member for member in nodes if unusable_to(member)), None)
+    unable = next((member for member in nodes if member.holding.unusable), None)
     if unable is not None:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
-        return f"node {unable.node} can use nothing on the disk: {unusable_to(unable)}: {ways}"
+        return f"node {unable.node} can use nothing on the disk: {unable.holding.unusable}: {ways}"
     written = kept.disk.found.lost or kept.disk.found.newest
     if written is None or kept.index.differs(written):
         return ""
@@ -142,7 +141,7 @@ def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, ste
     finds = present is not None and finds_step(present, step)
     finds_text = f"finds {step_text}" if finds else f"found {step_text} before it went"
     text = f"node {finder} {finds_text}, and node {member.node} does not"
-    if why := unusable_to(member):
+    if why := member.holding.unusable:
         return f"{text}: {why}. All would begin anew"
     if member.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"

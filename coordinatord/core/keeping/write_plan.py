@@ -139,8 +139,7 @@ def _next_attempt(kept: KeptState) -> int:
     Nodes still report the numbers from before a restart. A number above `ATTEMPTS_MAX` is not believed: the protocol's
     limit must stay out of reach.
     """
-    held = (member.observed.kept for member in kept.run.members.values())
-    reports = (holding.persisting for holding in held if holding is not None)
+    reports = (member.holding.persisting for member in kept.run.members.values())
     reported = (report.attempt for report in reports if report is not None)
     return 1 + max(kept.disk.last_number, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
 

@@ -472,7 +472,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
     if resume is None and not index and disk.every_s is None and not slow and not unstepped(kept):
         return None
     newest, copied = index.newest_whole, kept.copied
-    holdings = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
+    holdings = [member.holding for member in run.members.values()]
     return api.KeptStatus(
         step=None if newest is None else newest.step,
         resumed=None if resume is None else resume.step,

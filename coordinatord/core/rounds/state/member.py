@@ -15,7 +15,7 @@ from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.ranks import Seat
 from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.kept_state import Keeper, PersistOffer
+from coordinatord.protocol.kept_state import Holding, Keeper, PersistOffer
 from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, Phase
 
 LATENESS_FORGIVEN = 5.0
@@ -134,6 +134,8 @@ IN_ROUND = (*MAY_HAVE_WORKERS, MemberState.STOPPED, MemberState.SUCCEEDED, Membe
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
 """Stands for the report of a node that has not reported yet. The port is not used."""
 
+_NOTHING_HELD = Holding(())
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -213,6 +215,11 @@ class Member:
     def keeper(self) -> Keeper | None:
         """How other nodes get its kept state; None if it can keep none, or has not joined this life of the daemon."""
         return self.session.join.keeper if self.session.join is not None else None
+
+    @property
+    def holding(self) -> Holding:
+        """What it last reported to keep, perhaps of another run; empty if it keeps nothing."""
+        return self.observed.kept or _NOTHING_HELD
 
     @property
     def persist(self) -> PersistOffer | None:
