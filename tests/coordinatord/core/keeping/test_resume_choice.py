@@ -90,12 +90,6 @@ def test_no_node_resumes_where_one_cannot() -> None:
     assert stage.desired("n1").resume is None
 
 
-def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
-    stage = train("n1", "n2", "n3")
-    stage.play("keep n3 1:8", "advance 1s", "silence n3", "fail n1", "failed n1", "stopped n2", "advance 60s")
-    assert formed(stage) == [None, None]
-
-
 def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_later_ones_are() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:4 1:8")

@@ -48,12 +48,6 @@ def test_a_node_asks_the_first_holders_if_those_of_its_turn_are_too_many() -> No
     assert set(found) == {"everything"}
 
 
-def test_a_rank_that_keeps_nothing_gets_the_small_state_of_the_lowest_rank() -> None:
-    plan = a_plan(1, 2, a=alike(0, 1, world_size=2), b=alike(1, 1, world_size=2))
-    assert (found := plan.sources("c", range(2, 3), 3)) is not None
-    assert wanted(0, big=True, small=True) in found["a"]
-
-
 def test_a_pending_small_state_comes_with_a_committed_one() -> None:
     plan = a_plan(1, 2, a=alike(0, 1, world_size=2), b=alike(1, 1, world_size=2, big=False, small=False, pending=True))
     assert plan.sources("b", range(1, 2), 2) == {"a": (wanted(0, big=True, small=True),), "b": (wanted(1, small=True),)}

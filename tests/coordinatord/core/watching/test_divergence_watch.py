@@ -2,7 +2,6 @@
 
 import pytest
 
-from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import ReplicasDiverged
 from coordinatord.core.watching.divergence_watch import STEPS_MAX, UNCLEAR_MAX
 from tests.support.running_job import Job
@@ -27,17 +26,6 @@ def test_a_rank_that_differs_from_most_is_named_with_its_node_and_the_steps() ->
     assert [member.session.sent and member.session.sent.remark for member in job.run.members.values()] == (
         [found.reason] * 2
     )
-
-
-def test_a_divergence_is_recorded_once_in_each_round() -> None:
-    job = Job("workers=2 restarts=3")
-    job.play("digest n1 16 7 7", "digest n2 16 7 9", "digest n1 32 8 8", "digest n2 32 8 9")
-    assert len(_diverged(job)) == 1
-    job.play("fail n1", "stopped n1 n2", "advance 10s", "running n1 n2", "step n1 n2 1")
-    assert job.state() is State.RUNNING
-    assert job.run.durable.divergence is None
-    job.play("digest n1 16 7 7", "digest n2 16 7 9")
-    assert [(record.round, record.ranks) for record in _diverged(job)] == [(1, (3,)), (2, (3,))]
 
 
 def test_of_two_that_differ_nobody_can_say_which_is_wrong() -> None:
