@@ -35,7 +35,7 @@ BY_CHECK = {rule.findings: rule for rule in RULES}
 
 
 MOST_OF_WORKERLIB = (
-    '"""`agent_channel` `agreement` `contract` `init` `integrations` `keeping` `micro_batches` `pair_test` `progress` '
+    '"""`agent_channel` `contract` `in_place` `init` `integrations` `keeping` `micro_batches` `pair_test` `progress` '
     '`record` `responder` `reuse` `sampler` `stop` `store`"""'
 )
 

@@ -1,9 +1,9 @@
 """A channel of this worker to the nodeclient of its host: a connection over which both send packets.
 
-There are two kinds: `keeping.keep_channel` is about kept state, and `reuse.round_channel` about the next round of this
-process. `contract` has the messages of each. nodeclient waits for no answer of a worker whose connection has ended.
-When a worker dies, its connection ends only if no other process has it open. So a forked child, such as a data loader's
-process, closes its copy.
+There are two kinds: that of `keeping.keep_channel` is about kept state, that of `reuse.reused_worker` about the next
+round of this process. `contract` has the messages of each. nodeclient waits for no answer of a worker whose connection
+has ended. When a worker dies, its connection ends only if no other process has it open. So a forked child, such as a
+data loader's process, closes its copy.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ state that a collective takes along (`torch/autograd/graph.py`). If C++ code tha
 of a DDP model, destroys the group just then, that code waits for the thread and the thread for the lock, for ever. If
 Python ends just then, the process aborts.
 
-`Context.close` calls `let_threads_finish`. For a script that has no context, `agreement` registers the call for the end
-of Python. Workers of `nodeclient --preload` get it by a hook, which loads this file by its path: their Python need not
-have this package. So it uses only the standard library, from Python 3.10 on.
+`Context.close` calls `let_threads_finish`. For a script that has no context, `should_stop` registers the call for the
+end of Python. Workers of `nodeclient --preload` get it by a hook, which loads this file by its path: their Python need
+not have this package. So it uses only the standard library, from Python 3.10 on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`init`: reads the environment of a worker, sets its device, and makes torch's process group.
 
 Its result, the `Context`, is what most scripts use of this package. `workerlib.rounds` gets one for each round from
-`begin`, and so `begin` and `Context` know of a `RoundReuse`, which takes the process into the next round.
+`begin`.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -13,9 +13,9 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from workerlib import agreement, gloo, progress, responder
+from workerlib import gloo, progress, responder, stop
 from workerlib.contract.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
 from workerlib.stop import STOP_REQUEST
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from workerlib.keeping.keeper import StepKeeper
+    from workerlib.reuse.reused_worker import ReusedWorker
 
 
 _keeper: StepKeeper | None = None
@@ -35,19 +36,6 @@ _keeper: StepKeeper | None = None
 
 _begun: WorkerEnvironment | None = None
 """The environment of the last round in which `begin` was called."""
-
-
-class RoundReuse(Protocol):
-    """Takes the process of a context into further rounds; `workerlib.reuse` implements it, and imports this module."""
-
-    def making_group(self) -> AbstractContextManager[None]:
-        """Watch the block that makes a process group. Raises `LeftRoundError` if the round ends in it."""
-
-    def record_keeper(self, keeper: StepKeeper) -> None:
-        """Record the keeper of this round's state."""
-
-    def leave_after(self, error: BaseException) -> bool:
-        """Leave the round if this error ends it; return whether it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class Context:
     """The variables that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
-    reuse: RoundReuse | None = field(default=None, repr=False, compare=False)
+    reuse: ReusedWorker | None = field(default=None, repr=False, compare=False)
     """Takes this process into the next round; None if the process ends with this one."""
 
     @property
@@ -96,7 +84,7 @@ class Context:
 
     def should_stop(self) -> bool:
         """Whether to save a checkpoint and exit; a collective, see `workerlib.should_stop`."""
-        return agreement.should_stop()
+        return stop.should_stop()
 
     def should_checkpoint(self) -> bool:
         """Whether to write a checkpoint of the step just reported; see `workerlib.should_checkpoint`."""
@@ -196,7 +184,7 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     return begin(backend, timeout, steps=steps)
 
 
-def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse: RoundReuse | None = None) -> Context:
+def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse: ReusedWorker | None = None) -> Context:
     """Do the same as `init`, in a process that `reuse` may take into further rounds.
 
     Raises `LeftRoundError` as well if such a process leaves the round meanwhile.

@@ -1,8 +1,9 @@
-"""Records the signal by which the node asks this worker to stop; `agreement` shares it with all workers.
+"""Records the signal by which the node asks this worker to stop, and has all workers of a round agree on that.
 
 The signal ends a worker that does not handle it. A script that calls `should_stop` ends at a step of its choice.
-Standard library only.
 """
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
+
+from workerlib import gloo, responder
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -33,7 +36,7 @@ class StopRequest:
         self.received = False
         """Whether this worker has received a signal."""
         self.agreed = False
-        """Whether all workers have agreed to end, since one of them has received a signal; set by `agreement`."""
+        """Whether all workers have agreed to end, since one of them has received a signal; set by `should_stop`."""
         self._previous: dict[signal.Signals, Handler] = {}
         """The handlers that `listen` replaced."""
         self._has_fork_hooks = False
@@ -120,3 +123,43 @@ def _stop_signals(environ: Mapping[str, str]) -> set[signal.Signals]:
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
     handled = {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}
     return {signum for signum in handled if signum.name in names} | {signal.SIGTERM}
+
+
+def should_stop() -> bool:
+    """Whether the node of any worker has asked for a stop: if so, save a checkpoint and exit.
+
+    No context is needed: the process group is torch's default one, whether the script or a framework has made it.
+    Without a group, the answer is only about this worker.
+
+    This is a collective: all workers must call it at the same step, and all get the same answer, although signals reach
+    them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it about
+    once a second, always after the same number of steps.
+
+    The first call installs a handler of SIGTERM, and of each other signal that the node passes on to its workers
+    (TORCHELASTIC_SIGNALS_TO_HANDLE), unless the script handles that one itself. A script that never calls this function
+    dies of SIGTERM at once. Raises `RuntimeError` if the first call is not made in the main thread.
+    """
+    STOP_REQUEST.listen()
+    STOP_REQUEST.agreed = any_of(STOP_REQUEST.received)
+    return STOP_REQUEST.agreed
+
+
+def any_of(mine: bool) -> bool:
+    """Return whether `mine` is true on any worker, by a collective of torch's default process group.
+
+    Without a group, return `mine`.
+    """
+    responder.begin()  # so that nodeclient can ask where this worker waits
+    import torch.distributed
+
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return mine
+    # The script may end right after this collective without destroying the group (3 of 60 workers aborted then).
+    gloo.finish_before_exit()
+    # gloo and mpi reduce in host memory; the other backends know only their own device.
+    on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
+    name = "cuda" if torch.cuda.is_available() and not on_host else "cpu"
+    device = torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    flag = torch.tensor(int(mine), dtype=torch.int32, device=device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())

@@ -29,8 +29,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from workerlib import progress
-from workerlib.agreement import should_stop
 from workerlib.init import Context
+from workerlib.stop import should_stop
 
 WORLD_SIZE = "world_size"
 """The key of the number of workers in the state of Lightning's loops; Lightning ignores it."""

@@ -20,7 +20,7 @@ from typing import Any
 from torchtitan.trainer import Trainer
 
 from workerlib import progress
-from workerlib.agreement import should_stop
+from workerlib.stop import should_stop
 
 EVERY_N_STEPS = 10
 """How many steps are between two checks whether to stop. A check is a collective, and has the host wait for the GPU."""

@@ -19,7 +19,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from workerlib import progress
-from workerlib.agreement import should_stop
+from workerlib.stop import should_stop
 
 STATE_FILE = "trainer_state.json"
 """The file that the Trainer writes last into a checkpoint (`_save_checkpoint` in transformers/trainer.py)."""

@@ -11,12 +11,11 @@ import os
 import time
 
 from workerlib import progress, responder
-from workerlib.agreement import any_of, should_stop
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping.keep_channel import connect_if_offered
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.planned_end import PlannedEnd
-from workerlib.stop import STOP_REQUEST
+from workerlib.stop import STOP_REQUEST, any_of, should_stop
 
 LOG = logging.getLogger(__name__)
 

@@ -1,9 +1,8 @@
 """Rounds in place: a process leaves a round and takes part in the next one, so that no new process has to start.
 
-`elastic` calls a script's function, or runs the body of its loop, again in each round. `reused_worker` leaves a round
-and enters the next one, as nodeclient says over the connection of `round_channel`. `group_sockets` ends the
-main thread's wait in a collective of gloo, and `round_cleanup` removes the objects of a round from this process.
-docs/rounds-in-place.md has the conditions of a round in place.
+`workerlib.in_place` uses it. `reused_worker` leaves a round and enters the next one, as nodeclient says over a
+connection. `group_sockets` ends the main thread's wait in a collective of gloo, and `round_cleanup` removes the objects
+of a round from this process. docs/rounds-in-place.md has the conditions of a round in place.
 
 In the user's process, the import does nothing. `rounds` and `elastic` do all of this where nodeclient offers rounds in
 place, from the first round until the loop or the function ends:

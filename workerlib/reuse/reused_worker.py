@@ -24,17 +24,29 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from workerlib import progress, responder
+from workerlib.agent_channel import AgentChannel
 from workerlib.contract.env import ROUNDS, WorkerEnvironment
 from workerlib.contract.packets import last_that_fit
-from workerlib.contract.round_messages import Aborted, Aborting, AskToLeave, Failed, Left, Refusing
+from workerlib.contract.round_messages import (
+    ROUND_CODEC,
+    Aborted,
+    Aborting,
+    AskToLeave,
+    Failed,
+    Left,
+    NextRound,
+    Refusing,
+    Reusable,
+    RoundMessage,
+)
 from workerlib.keeping import checkpoints
 from workerlib.keeping.kept_errors import LeftRoundError
 from workerlib.reuse import round_cleanup
 from workerlib.reuse.group_sockets import GroupSockets
-from workerlib.reuse.round_channel import RoundChannel
 from workerlib.stop import STOP_REQUEST
 
 if TYPE_CHECKING:
@@ -77,8 +89,10 @@ class CurrentRound:
 class ReusedWorker:
     """This process as a worker of several rounds. The main thread uses it, and the one that reads from nodeclient."""
 
-    def __init__(self, channel: RoundChannel, round_number: int) -> None:
+    def __init__(self, channel: AgentChannel[RoundMessage], round_number: int) -> None:
         self._channel = channel
+        self._rounds: SimpleQueue[tuple[NextRound, list[int]] | str] = SimpleQueue()
+        """Received rounds with their descriptors; at the end, why no more will come."""
         self._round = CurrentRound(round_number)
         self._round_changed = threading.Condition()
         """Notified when the main thread has entered a round, or will enter no more."""
@@ -92,7 +106,7 @@ class ReusedWorker:
         """How many rounds without a step have ended since the last one with a step."""
         self._make_group: Callable[..., Any] | None = None
         """torch's own function that makes a group, once `making_group` was called."""
-        channel.await_requests(self._leave_round)
+        channel.listen("workerlib-rounds", self._on_message, self._on_end)
 
     @property
     def has_left(self) -> bool:
@@ -194,7 +208,7 @@ class ReusedWorker:
 
     def enter_next_round(self) -> None:
         """Wait for the next round, and set the environment and the streams that a new process would have in it."""
-        received = self._channel.next_round()
+        received = self._rounds.get()
         if isinstance(received, str):
             sys.exit(f"workerlib: there is no next round for this worker: {received}")
         message, (stdout, stderr, *slots) = received
@@ -258,6 +272,17 @@ class ReusedWorker:
 
     # The thread that reads from nodeclient
 
+    def _on_message(self, message: RoundMessage, files: list[int]) -> None:
+        if isinstance(message, NextRound):
+            self._rounds.put((message, files))
+        elif isinstance(message, AskToLeave):
+            self._leave_round(message)
+
+    def _on_end(self, failure: Exception | None) -> None:
+        if failure is not None:
+            LOG.warning("this process cannot go into another round: %r", failure)
+        self._rounds.put("the connection to nodeclient has ended" if failure is None else repr(failure))
+
     def _leave_round(self, request: AskToLeave) -> None:
         """Refuse to leave the round if there is an obstacle; otherwise interrupt the main thread until it has left."""
         number = request.round
@@ -279,6 +304,11 @@ class ReusedWorker:
             here.left.wait(AGAIN_S)
 
 
+def round_channel(path: str, environment: WorkerEnvironment) -> AgentChannel[RoundMessage]:
+    """Connect to nodeclient at a path, to be told of further rounds as long as this process lives. Raises `OSError`."""
+    return AgentChannel(path, ROUND_CODEC, Reusable(environment.worker, environment.round))
+
+
 def connect() -> ReusedWorker | None:
     """Connect to nodeclient for further rounds of this process; return None if nodeclient does not offer them."""
     path = os.environ.pop(ROUNDS, None)  # children must not use it
@@ -286,7 +316,7 @@ def connect() -> ReusedWorker | None:
         return None
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
-        channel = RoundChannel(path, environment)
+        channel = round_channel(path, environment)
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from nodeclient.host.worker_socket import Connection, WorkerSocket
 from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
-from workerlib.reuse.round_channel import RoundChannel
+from workerlib.reuse.reused_worker import round_channel
 
 
 async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path
     folder.mkdir()
     heard = asyncio.Event()
     listening = WorkerSocket("workers", Connection, lambda _: heard.set())
-    with closing(RoundChannel(listening.listen(folder, 1), environment(0, 1, 1, 1))):
+    with closing(round_channel(listening.listen(folder, 1), environment(0, 1, 1, 1))):
         await asyncio.wait_for(heard.wait(), TIMEOUT_S)
     listening.close()
 

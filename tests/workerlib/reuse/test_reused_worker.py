@@ -24,6 +24,7 @@ from tests.support.torch_names import skip_without
 from tests.support.worker_channels import connected
 from tests.workerlib.test_init import SOLO
 from workerlib import progress
+from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 from workerlib.contract.env import KEEP
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import (
@@ -40,8 +41,7 @@ from workerlib.contract.round_messages import (
 from workerlib.keeping import checkpoints
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.reuse.reused_worker import STEPLESS_ROUNDS_MAX, ReusedWorker
-from workerlib.reuse.round_channel import RoundChannel
+from workerlib.reuse.reused_worker import STEPLESS_ROUNDS_MAX, ReusedWorker, round_channel
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ class Stage:
 @pytest.fixture
 def new(tmp_path: Path) -> Iterator[Stage]:
     """Connect a worker to this test, which plays its nodeclient and has heard that it can stay."""
-    with connected(tmp_path, RoundChannel, SOLO) as (line, node):
+    with connected(tmp_path, round_channel, SOLO) as (line, node):
         node.recv(PACKET_BYTES)
         yield Stage(ReusedWorker(line, 1), node)
 
@@ -103,6 +103,21 @@ def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(new: Stage)
     answer = new.received()
     assert isinstance(answer, Refusing), "nothing was given to ctx.keep"
     assert answer.round == 2
+
+
+def test_there_is_no_next_round_when_nodeclient_has_gone(new: Stage) -> None:
+    new.node.close()
+    with pytest.raises(SystemExit, match="no next round for this worker: the connection to nodeclient has ended"):
+        new.worker.enter_next_round()
+
+
+def test_a_worker_that_cannot_take_its_next_round_knows_why(new: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """More descriptors than it takes are cut in the same way as where it has too many files open."""
+    new.send(NextRound(2, {}), *[1] * (DESCRIPTORS_MAX + 1))
+    assert new.node.recv(PACKET_BYTES) == b"", "its node knows that it cannot stay"
+    with pytest.raises(SystemExit, match="cannot open more files: raise ulimit -n"):
+        new.worker.enter_next_round()
+    assert "this process cannot go into another round: ChannelError" in caplog.text
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""`rounds` and `elastic`: run a script's training again in each round, in the same process if possible."""
+"""`rounds` and `elastic`: run a script's training again in each round, in the same process if possible.
+
+`init.begin` makes the context of each round, and `reuse` takes the process from one round into the next one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from workerlib.init import Context, begin
-from workerlib.reuse import reused_worker
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -36,6 +38,8 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
     all workers of the next round begin with. So a round has the same result in the same process and in a new one. The
     same process is only faster; docs/rounds-in-place.md has the conditions.
     """
+    from workerlib.reuse import reused_worker  # noqa: PLC0415 - only a script with rounds in place pays for the import
+
     reuse = reused_worker.connect()
     try:
         while True:
