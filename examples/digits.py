@@ -160,17 +160,11 @@ def save(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: torch.
 
 def restore(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Load rank 0's checkpoint on all workers, and return the steps done: 0 if there is none."""
-    content = path.read_bytes() if ctx.rank == 0 and path.exists() else b""
-    size = torch.tensor(len(content), device=ctx.device)
-    dist.broadcast(size, src=0)
-    if size == 0:
+    content = [path.read_bytes() if ctx.rank == 0 and path.exists() else b""]
+    dist.broadcast_object_list(content, src=0, device=ctx.device)
+    if not content[0]:
         return 0
-    received = torch.zeros(int(size), dtype=torch.uint8, device=ctx.device)
-    if content:
-        received.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-    dist.broadcast(received, src=0)
-    file = io.BytesIO(received.cpu().numpy().tobytes())
-    state = torch.load(file, map_location=ctx.device, weights_only=True)
+    state = torch.load(io.BytesIO(content[0]), map_location=ctx.device, weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     steps: int = state["steps"]

@@ -194,8 +194,9 @@ class Training:
         newest, steps = self._find_newest()
         if steps == 0:
             return
-        content = self._receive(self.checkpoint.read_bytes() if self.ctx.rank == newest else b"", newest)
-        state = torch.load(io.BytesIO(content), map_location=self.ctx.device, weights_only=True)
+        content = [self.checkpoint.read_bytes() if self.ctx.rank == newest else b""]
+        dist.broadcast_object_list(content, src=newest, device=self.ctx.device)
+        state = torch.load(io.BytesIO(content[0]), map_location=self.ctx.device, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.sampler.load_state_dict(state["sampler"])
@@ -209,15 +210,6 @@ class Training:
             own = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["steps"]
         steps = self._gather(own)
         return steps.index(max(steps)), max(steps)
-
-    def _receive(self, content: bytes, sender: int) -> bytes:
-        """Send bytes from one worker to all."""
-        size = max(self._gather(len(content)))
-        buffer = torch.zeros(size, dtype=torch.uint8, device=self.ctx.device)
-        if content:
-            buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-        dist.broadcast(buffer, src=sender)
-        return buffer.cpu().numpy().tobytes()
 
     def _gather(self, number: int) -> list[int]:
         """Return the numbers of all workers, by rank."""
