@@ -1,8 +1,9 @@
 """A training script in this process that keeps its state."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from workerlib.keeping import arena_request, keeper
 from workerlib.keeping.keeper import StepKeeper
 
 Objects = dict[str, Any]
+
+MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+PLAIN: MakeOptimizer = partial(torch.optim.SGD, lr=0.1)
 
 
 class Stateful:
@@ -65,10 +70,9 @@ class Script:
     @contextmanager
     def trains(self, **others: Any) -> Iterator[tuple[nn.Module, torch.optim.SGD, StepKeeper]]:
         """Keep a network, its optimizer and other objects in the next round, until the worker ends."""
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with self.runs({"model": model, "optimizer": optimizer, **others}) as (_, kept):
-            yield model, optimizer, kept
+        objects = network_and_optimizer(**others)
+        with self.runs(objects) as (_, kept):
+            yield objects["model"], objects["optimizer"], kept
 
     def check_resumed(self, fresh: Objects, step: int, state: str, world_size: int = 2) -> None:
         """Check that the next round begins after a step, and brings fresh objects to its state."""
@@ -115,6 +119,12 @@ def network() -> nn.Module:
     """Return a network with buffers."""
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+def network_and_optimizer(make: MakeOptimizer = PLAIN, **others: Any) -> Objects:
+    """Return a network, an optimizer of its parameters, and other objects."""
+    model = network()
+    return {"model": model, "optimizer": make(model.parameters()), **others}
 
 
 def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:

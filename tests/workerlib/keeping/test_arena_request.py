@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.kept_script import Objects, Script, do_steps, network, state_of
+from tests.support.kept_script import Objects, Script, do_steps, network_and_optimizer, state_of
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import NotSaved, Reserve
@@ -108,12 +108,10 @@ def test_what_is_saved_into_lent_memory_comes_back(
     """The worker was refused memory of its own, or it is not one of those that save."""
     monkeypatch.setattr("workerlib.keeping.step_saver.SAVERS", savers)
     script.node.refuse = savers > 0
-    model = network()
-    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    objects = network_and_optimizer(torch.optim.AdamW)
     with script.runs(objects) as (_, kept):
         expected = trained(script, kept, objects)
-    fresh = network()
-    script.check_resumed({"model": fresh, "optimizer": torch.optim.AdamW(fresh.parameters())}, 2, expected)
+    script.check_resumed(network_and_optimizer(torch.optim.AdamW), 2, expected)
 
 
 def test_nothing_waits_for_memory_that_was_refused(script: Script) -> None:

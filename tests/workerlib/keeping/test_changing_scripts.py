@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
-from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
+from tests.support.kept_script import Objects, Script, do_steps, network, network_and_optimizer, state_of, train
 from tests.support.programs import wait_until
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.generations import GenerationWriter
@@ -76,9 +76,7 @@ def average(means: dict[Any, Any], model: nn.Module, name: Callable[[int], Any])
 @pytest.mark.parametrize("name", [lambda number: f"layer.{number}", lambda number: number])
 def test_tensors_that_a_script_makes_in_its_first_steps_come_back(script: Script, name: Callable[[int], Any]) -> None:
     def fresh() -> Objects:
-        model = network()
-        notes: dict[str, Any] = {"means": {}, "seen": [], "best": {"loss": 1.0}}
-        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "notes": notes}
+        return network_and_optimizer(notes={"means": {}, "seen": [], "best": {"loss": 1.0}})
 
     objects = fresh()
     with script.runs(objects) as (_, kept):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nodeclient.diagnosis.error_file import read_error_file
-from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
+from tests.support.kept_script import Objects, Script, do_steps, network_and_optimizer, state_of, train
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, NotSaved, Saved
 from workerlib.keeping import keeper
@@ -22,16 +22,13 @@ pytestmark = pytest.mark.slow
 
 def test_a_worker_that_is_alone_saves_its_last_step_while_it_does_something_else(script: Script) -> None:
     """It may be in an evaluation, a data loader or a compilation that takes longer than anybody waits."""
-    model = network()
-    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    objects = network_and_optimizer(torch.optim.AdamW)
     with script.runs(objects, world_size=1) as (_, kept):
-        do_steps(kept, model, objects["optimizer"])
+        do_steps(kept, objects["model"], objects["optimizer"])
         expected = state_of(objects)
-        model(torch.randn(8, 4)).sum().backward()  # it changes buffers and random numbers, and no parameter
+        objects["model"](torch.randn(8, 4)).sum().backward()  # it changes buffers and random numbers, and no parameter
         script.saved(kept)
-    fresh = network()
-    back: Objects = {"model": fresh, "optimizer": torch.optim.AdamW(fresh.parameters())}
-    script.check_resumed(back, 2, expected, world_size=1)
+    script.check_resumed(network_and_optimizer(torch.optim.AdamW), 2, expected, world_size=1)
 
 
 def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(script: Script) -> None:

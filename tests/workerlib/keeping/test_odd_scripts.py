@@ -19,7 +19,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.support.environments import environment
 from tests.support.keeping import Gone
-from tests.support.kept_script import Objects, Script, Stateful, do_steps, network, state_of, train
+from tests.support.kept_script import (
+    MakeOptimizer,
+    Objects,
+    Script,
+    Stateful,
+    do_steps,
+    network,
+    network_and_optimizer,
+    state_of,
+    train,
+)
 from tests.support.late_device import Device
 from tests.support.programs import wait_until
 from workerlib import Context, section
@@ -108,7 +118,7 @@ def scheduled() -> Objects:
     }
 
 
-OPTIMIZERS: list[Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = [
+OPTIMIZERS: list[MakeOptimizer] = [
     lambda parameters: torch.optim.AdamW(parameters, amsgrad=True),
     lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     getattr(torch.optim, "Adafactor", torch.optim.Adagrad),  # torch 2.4 has none
@@ -117,28 +127,23 @@ OPTIMIZERS: list[Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = [
 ]
 
 
-def optimized(make: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]) -> Objects:
-    model = network()
-    optimizer = make(model.parameters())
-    return {"model": model, "optimizer": optimizer, "chained": lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.5)}
+def optimized(make: MakeOptimizer) -> Objects:
+    objects = network_and_optimizer(make)
+    return {**objects, "chained": lr_scheduler.MultiStepLR(objects["optimizer"], [2, 4], gamma=0.5)}
 
 
 def odd_tensors() -> Objects:
-    model = network()
     torch.manual_seed(9)
-    return {
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        "tensors": {
-            "half": torch.randn(3).bfloat16(),
-            "eighth": torch.randn(7).to(torch.float8_e4m3fn),
-            "complex": torch.randn(3, dtype=torch.complex64).conj(),
-            "flags": torch.randn(5) > 0,
-            "strided": torch.randn(6, 4)[::2, 1:3],
-            "empty": torch.empty(0, 2),
-            "number": torch.tensor(7),
-        },
+    tensors = {
+        "half": torch.randn(3).bfloat16(),
+        "eighth": torch.randn(7).to(torch.float8_e4m3fn),
+        "complex": torch.randn(3, dtype=torch.complex64).conj(),
+        "flags": torch.randn(5) > 0,
+        "strided": torch.randn(6, 4)[::2, 1:3],
+        "empty": torch.empty(0, 2),
+        "number": torch.tensor(7),
     }
+    return network_and_optimizer(partial(torch.optim.SGD, lr=0.1, momentum=0.9), tensors=tensors)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +303,7 @@ def test_a_script_that_notes_its_results_after_the_last_step_keeps_that_step(
     script: Script, note: Callable[[Objects], None]
 ) -> None:
     def fresh() -> Objects:
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        return {"model": model, "optimizer": optimizer, "notes": {"loss": torch.ones(1)}}
+        return network_and_optimizer(notes={"loss": torch.ones(1)})
 
     objects = fresh()
     with script.runs(objects) as (_, kept):
@@ -453,10 +456,6 @@ class Loader:
 
 @pytest.mark.parametrize("told", [-1, 2])
 def test_a_loader_is_not_asked_before_its_epoch_is_set(script: Script, told: int) -> None:
-    def fresh() -> Objects:
-        model = network()
-        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loader": Loader()}
-
     def samples(objects: Objects, kept: StepKeeper, steps: range) -> list[int]:
         objects["loader"].epoch = 1
         seen = []
@@ -468,11 +467,11 @@ def test_a_loader_is_not_asked_before_its_epoch_is_set(script: Script, told: int
 
     whole = Loader()
     whole.epoch = 1
-    with script.runs(objects := fresh()) as (_, kept):
+    with script.runs(objects := network_and_optimizer(loader=Loader())) as (_, kept):
         if told >= 0:
             assert samples(objects, kept, range(told + 1)) == list(whole)[: told + 1]
             script.saved(kept)
-    with script.runs(objects := fresh()) as (done, kept):
+    with script.runs(objects := network_and_optimizer(loader=Loader())) as (done, kept):
         assert done == told
         assert samples(objects, kept, range(done + 1, 16)) == list(whole)[done + 1 :]
 
@@ -487,11 +486,8 @@ def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> 
             objects["model"](batch).square().mean().backward()
             objects["optimizer"].step()
 
-    def fresh() -> Objects:
-        model = network()
-        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)}
-
-    objects = fresh()
+    momentum = partial(torch.optim.SGD, lr=0.001, momentum=0.9)
+    objects = network_and_optimizer(momentum)
     with script.runs(objects) as (_, kept):
         for step in range(2):
             epoch(objects)
@@ -500,7 +496,7 @@ def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> 
         assert not any(isinstance(message, Gone) for message in script.node.nodes[0].messages)
     epoch(objects)
     undisturbed = state_of(objects)
-    objects = fresh()
+    objects = network_and_optimizer(momentum)
     with script.runs(objects) as (done, _):
         assert done == 1
         epoch(objects)

@@ -108,14 +108,6 @@ def locked_bytes(library: str, generations: list[memoryview]) -> list[int]:
     return [count(ctypes.c_void_p(place), ctypes.c_size_t(GENERATION)) for place in places]
 
 
-def test_all_pages_are_mapped_and_locked(locks: PageLocks, own_library: str) -> None:
-    generations, told = memory(), list[str]()
-    locks.lock(generations, told.append)
-    assert locks._is_ready.wait(TIMEOUT_S)
-    assert not told
-    assert locked_bytes(own_library, generations) == [GENERATION] * 3
-
-
 def test_other_memory_takes_their_place(locks: PageLocks, own_library: str) -> None:
     before, after, told = memory(), memory(), list[str]()
     for generations in (before, after):  # the second call comes while the first one may still be at work

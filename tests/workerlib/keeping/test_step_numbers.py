@@ -1,12 +1,13 @@
 """A state is kept only as that of a step of its own: gradients that are summed up until then are done again."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from tests.support.kept_script import Objects, Script, network, state_of
+from tests.support.kept_script import Script, network, network_and_optimizer, state_of
 from workerlib.contract.channel_messages import NotSaved
 from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.step_numbers import UNCHANGED, UNREPORTED, StateEvent, StateStage, StepNumbers
@@ -163,24 +164,22 @@ def do_batches(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: rang
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_round_that_ends_before_its_first_optimizer_step_loses_no_gradients(script: Script, world_size: int) -> None:
     """Each round ends within the batches of an optimizer's step, and the first and the third one do no such step."""
+    momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
     ends = [2, 6, 7, 16]
     began = []
     for end in ends:
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        objects: Objects = {"model": model, "optimizer": optimizer}
+        objects = network_and_optimizer(momentum)
         with script.runs(objects, world_size) as (done, kept):
             began.append(done)
             kept._saver.role.saves_at_intervals = True
-            do_batches(model, optimizer, range(done + 1, end), kept)
+            do_batches(objects["model"], objects["optimizer"], range(done + 1, end), kept)
             if kept._saver.last_step >= 0:
                 script.await_memory(kept)
         script.node.choose()
     assert began == [-1, -1, 3, 3]
-    whole = network()
-    optimizer = torch.optim.SGD(whole.parameters(), lr=0.01, momentum=0.9)
-    do_batches(whole, optimizer, range(16), None)
-    assert state_of({"model": whole, "optimizer": optimizer}) == state_of(objects)
+    whole = network_and_optimizer(momentum)
+    do_batches(whole["model"], whole["optimizer"], range(16), None)
+    assert state_of(whole) == state_of(objects)
 
 
 def write_data(weight: nn.Parameter) -> None:
