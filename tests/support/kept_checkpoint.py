@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from tests.support.kept_training import digest_of, note_begin, whole_tensors
+from tests.support.kept_training import digest_of, note, note_begin, whole_tensors
 from tests.support.programs import wait_until
 from workerlib.contract.env import KEEP
 
@@ -85,8 +85,7 @@ def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1)) -
             if step % 4 == 3:
                 save(state(), storage_writer=workerlib.KeptWriter(step))
             ctx.step(step)
-            with (folder / f"{ctx.rank}.txt").open("a") as notes:
-                notes.write(f"{ctx.round} {ctx.rank} {step} {digest_of(state())}\n")
+            note(folder, ctx, step, digest_of(state()))
 
 
 def own_values(folder: Path, *, plan_caching: bool) -> None:

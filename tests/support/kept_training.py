@@ -156,8 +156,7 @@ class TrainingRound:
             digest = f"{training.counters['chain']}-{digest_of_own(self._model)}"
             at("between")
             ctx.step(step)
-            with (self._folder / f"{ctx.rank}.txt").open("a") as notes:
-                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
+            note(self._folder, ctx, step, digest)
             at("after")
 
     @contextmanager
@@ -198,10 +197,15 @@ def digest_of_own(model: nn.Module) -> str:
     return digest_of(dict(model.named_buffers()), *numbers)
 
 
+def note(folder: Path, ctx: workerlib.Context, step: int, digest: str, suffix: str = "txt") -> None:
+    """Append a step and the state after it to the file of a worker."""
+    with (folder / f"{ctx.rank}.{suffix}").open("a") as notes:
+        notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
+
+
 def note_begin(folder: Path, ctx: workerlib.Context, done: int, digest: str) -> None:
     """Note from which step a worker goes on, and the state that it was brought to."""
-    with (folder / f"{ctx.rank}.begins").open("a") as notes:
-        notes.write(f"{ctx.round} {ctx.rank} {done} {digest}\n")
+    note(folder, ctx, done, digest, "begins")
 
 
 def notes_of(folder: Path, suffix: str = "txt") -> dict[int, dict[int, list[tuple[int, str]]]]:
@@ -212,6 +216,27 @@ def notes_of(folder: Path, suffix: str = "txt") -> dict[int, dict[int, list[tupl
             round_, rank, step, digest = line.split()
             found.setdefault(int(rank), {}).setdefault(int(step), []).append((int(round_), digest))
     return found
+
+
+def two_layers() -> nn.Sequential:
+    """Return a small network, the same on all ranks."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
+
+
+def shard(model: nn.Sequential, world_size: int, replicas: int = 1) -> None:
+    """Shard a network by FSDP2. With several `replicas`, as many groups of ranks have all shards, which is HSDP."""
+    # Workers under DDP start much earlier without these.
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    if replicas == 1:
+        mesh = init_device_mesh("cpu", (world_size,))
+    else:
+        shape = (replicas, world_size // replicas)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
+    for part in (*model, model):
+        fully_shard(part, mesh=mesh)
 
 
 def train_sharded(
@@ -226,60 +251,44 @@ def train_sharded(
 ) -> None:
     """Train under FSDP2, or under DDP the same model; the worker of a rank may be killed before a step.
 
-    With several `replicas`, as many groups of ranks have all shards, which is HSDP. After each step it waits for
-    `step_s`.
+    After each step it waits for `step_s`.
     Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with. With `disk`, the step
     before a worker is killed is also saved there, and each rank appends how many of its tensors are the same in it.
     """
-    # Workers under DDP start much earlier without these.
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
-
     intervals.SHARE_MAX = 1e6  # saves each step, however slow this machine is
     with workerlib.init() as ctx:
-        torch.manual_seed(7)
-        model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
+        model = two_layers()
         if sharded:
-            if replicas == 1:
-                mesh = init_device_mesh("cpu", (ctx.world_size,))
-            else:
-                shape = (replicas, ctx.world_size // replicas)
-                mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
-            for layer in model:
-                fully_shard(layer, mesh=mesh)
-            fully_shard(model, mesh=mesh)
+            shard(model, ctx.world_size, replicas)
         trained = model if sharded else DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         data = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(1))
         done = ctx.keep(model=trained, optimizer=optimizer)
-        with (folder / f"{ctx.rank}.txt").open("a") as notes:
 
-            def note(step: int) -> None:
-                digest = digest_of(*whole_tensors(model, optimizer))
-                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
-                notes.flush()
+        def state() -> str:
+            return digest_of(*whole_tensors(model, optimizer))
 
-            if done >= 0:
-                note(done)
-            if disk is not None and (saved := disk / str(done)).exists():
-                from tests.support.kept_disk import count_equal  # noqa: PLC0415 - as above
+        if done >= 0:
+            note(folder, ctx, done, state())
+        if disk is not None and (saved := disk / str(done)).exists():
+            from tests.support.kept_disk import count_equal  # noqa: PLC0415 - few workers need it
 
-                with (folder / f"{ctx.rank}.disk").open("a") as counts:
-                    counts.write("{} {}\n".format(*count_equal(saved, model, optimizer)))
-            note_begin(folder, ctx, done, digest_of(*whole_tensors(model, optimizer)))
-            for step in range(done + 1, steps):
-                if kill == (ctx.rank, step):
-                    os.kill(os.getpid(), signal.SIGKILL)
-                optimizer.zero_grad()
-                trained(data[step % 8 :: 8]).square().mean().backward()
-                optimizer.step()
-                ctx.step(step)
-                note(step)
-                if disk is not None and step == kill[1] - 1:
-                    from tests.support.kept_disk import save_on_disk  # noqa: PLC0415 - as above
+            with (folder / f"{ctx.rank}.disk").open("a") as counts:
+                counts.write("{} {}\n".format(*count_equal(saved, model, optimizer)))
+        note_begin(folder, ctx, done, state())
+        for step in range(done + 1, steps):
+            if kill == (ctx.rank, step):
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            trained(data[step % 8 :: 8]).square().mean().backward()
+            optimizer.step()
+            ctx.step(step)
+            note(folder, ctx, step, state())
+            if disk is not None and step == kill[1] - 1:
+                from tests.support.kept_disk import save_on_disk  # noqa: PLC0415 - as above
 
-                    save_on_disk(disk / str(step), model, optimizer)
-                Event().wait(step_s)
+                save_on_disk(disk / str(step), model, optimizer)
+            Event().wait(step_s)
 
 
 def whole_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -82,12 +82,6 @@ class Link:
         """Drop all packets from one host to another; the other direction stays as it is."""
         self.set_way(source, target, cut=True)
 
-    def isolate(self, name: str) -> None:
-        """Drop all packets from and to a host."""
-        for source, target in self._ways():
-            if name in {source, target}:
-                self.cut(source, target)
-
     def mend(self) -> None:
         """End all cuts."""
         for source, target in self._ways():

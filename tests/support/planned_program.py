@@ -14,14 +14,9 @@ from threading import Event
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 import workerlib
-from tests.support.kept_training import digest_of
-
-FEATURES = 33
+from tests.support.kept_training import FEATURES, digest_of, note, shard, two_layers
 
 STEP_S_MAX = 0.04
 """The longest that a rank takes before a step."""
@@ -32,38 +27,27 @@ def main(folder: str) -> None:
     enough = Path(folder) / "enough"
     torch.set_num_threads(1)
     with workerlib.init() as ctx:
-        torch.manual_seed(7)
-        model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
-        mesh = init_device_mesh("cpu", (ctx.world_size,))
-        for layer in model:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        model = two_layers()
+        shard(model, ctx.world_size)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         data = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(1))
         chance = random.Random(ctx.rank)  # noqa: S311 - its own, so that what is kept does not depend on it
         done = ctx.keep(model=model, optimizer=optimizer)
-        with (Path(folder) / f"{ctx.rank}.txt").open("a") as notes:
-
-            def note(step: int) -> None:
-                digest = digest_of([tensor.to_local() for tensor in model.parameters()])  # type: ignore[attr-defined]
-                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
-                notes.flush()
-
-            if done >= 0:
-                note(done)
-            while (Path(folder) / "hold").exists():
-                Event().wait(STEP_S_MAX)
-            for step in count(done + 1):
-                Event().wait(chance.random() * STEP_S_MAX)
-                optimizer.zero_grad()
-                model(data[step % 8 :: 8]).square().mean().backward()
-                optimizer.step()
-                note(step)
-                ctx.step(step)
-                is_last = torch.tensor(int(enough.exists()))
-                dist.all_reduce(is_last)  # no rank goes on alone
-                if is_last:
-                    break
+        if done >= 0:
+            note(Path(folder), ctx, done, digest_of([*model.parameters()]))
+        while (Path(folder) / "hold").exists():
+            Event().wait(STEP_S_MAX)
+        for step in count(done + 1):
+            Event().wait(chance.random() * STEP_S_MAX)
+            optimizer.zero_grad()
+            model(data[step % 8 :: 8]).square().mean().backward()
+            optimizer.step()
+            note(Path(folder), ctx, step, digest_of([*model.parameters()]))
+            ctx.step(step)
+            is_last = torch.tensor(int(enough.exists()))
+            dist.all_reduce(is_last)  # no rank goes on alone
+            if is_last:
+                break
 
 
 if __name__ == "__main__":

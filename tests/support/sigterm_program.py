@@ -18,9 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from tests.support.kept_training import STEP_S, digest_of
-
-FEATURES = 33
+from tests.support.kept_training import FEATURES, STEP_S, digest_of, note, shard, two_layers
 
 TRAINS = "training"
 """The moment that never comes."""
@@ -30,20 +28,24 @@ def main(kind: str, moment: str, folder: str, last: str) -> None:
     """Train."""
     torch.set_num_threads(1)
     with workerlib.init() as ctx:
-        torch.manual_seed(7)
-        model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
-        trained = _distributed(kind, model, ctx.world_size)
+        model = two_layers()
+        trained: nn.Module = model
+        if kind == "ddp":
+            trained = DistributedDataParallel(model)
+        else:
+            shard(model, ctx.world_size)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         data = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(1))
         done = ctx.keep(model=trained, optimizer=optimizer)
-        notes = (Path(folder) / f"{ctx.rank}.txt").open("a")
+
+        def note_step(step: int) -> None:
+            note(Path(folder), ctx, step, digest_of([*model.parameters()]))
 
         def comes() -> None:
             (Path(folder) / f"{ctx.rank}.{ctx.round}.here").touch()
 
         if done >= 0:
-            notes.write(f"{ctx.round} {ctx.rank} {done} {_digest(model)}\n")
-            notes.flush()
+            note_step(done)
             MOMENTS[moment](trained, data, comes, ctx.rank)
         chooses = moment in CHOOSES
         if chooses:
@@ -54,31 +56,13 @@ def main(kind: str, moment: str, folder: str, last: str) -> None:
             optimizer.zero_grad()
             trained(data[step % 8 :: 8]).square().mean().backward()
             optimizer.step()
-            notes.write(f"{ctx.round} {ctx.rank} {step} {_digest(model)}\n")
-            notes.flush()
+            note_step(step)
             ctx.step(step)
             if chooses and ctx.should_stop():
                 break
             if step == int(last):
                 (Path(folder) / f"{ctx.rank}.trains").touch()
             Event().wait(STEP_S)
-
-
-def _distributed(kind: str, model: nn.Sequential, world_size: int) -> nn.Module:
-    if kind == "ddp":
-        return DistributedDataParallel(model)
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - DDP starts earlier without
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
-
-    mesh = init_device_mesh("cpu", (world_size,))
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def _digest(model: nn.Module) -> str:
-    return digest_of([parameter.detach() for parameter in model.parameters()])
 
 
 def _evaluates(model: nn.Module, data: torch.Tensor, comes: Callable[[], None], rank: int) -> None:
