@@ -96,21 +96,6 @@ def test_a_signal_ends_a_standalone_node_and_its_coordinator(signum: signal.Sign
         node.await_no_leftovers()
 
 
-@pytest.mark.parametrize(
-    ("script", "code", "words"),
-    [
-        ("exit 0", 0, "all workers succeeded"),
-        ("exit 255", 255, "exit code 255"),
-        ("kill -SEGV $$", 139, "killed by SIGSEGV"),
-    ],
-)
-def test_standalone_ends_with_the_code_of_the_worker(script: str, code: int, words: str) -> None:
-    ended = run(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", script)
-    assert ended.returncode == code
-    assert words in ended.stderr.splitlines()[-1]
-    assert "Traceback" not in ended.stderr
-
-
 def test_a_coordinator_ends_well_on_either_signal() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         with Coordinator() as program:

@@ -76,20 +76,6 @@ def test_a_killed_worker_stops_all_and_the_same_nodes_go_on(cluster: Cluster) ->
     assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 2, "window_s": None}
 
 
-def test_an_exhausted_budget_ends_all_with_the_code_of_the_root_cause(cluster: Cluster) -> None:
-    nodes = cluster.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
-    before = cluster.await_round(2)
-    kill_quietly(before.workers[1].pid)
-    after = cluster.await_round(2, before)
-    kill_quietly(after.workers[1].pid)
-    assert [node.wait() for node in nodes] == [137, 137]
-    for node in nodes:
-        assert "rank 1 on node " in node.lines[-1]
-        assert "killed by SIGKILL" in node.lines[-1]
-        assert "restarts used: 1 of 1" in node.lines[-1]
-        assert node.leftovers() == []
-
-
 def test_the_killed_nodeclient_of_rank_0_takes_its_workers_along_and_the_others_go_on(cluster: Cluster) -> None:
     nodes = cluster.join_all("abc", "--nnodes", "2:3", *BUDGET, script="--family --mesh")
     before = cluster.await_round(3)
