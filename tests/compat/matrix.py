@@ -45,7 +45,6 @@ NEAR_TORCH = (
     "tests/nodeclient/diagnosis/test_hangs.py",
     "tests/nodeclient/diagnosis/test_stack_service.py",
     "tests/e2e/test_hangs.py",
-    "tests/e2e/test_lateness.py",
     "tests/e2e/test_training.py",
     "tests/test_example_ddp.py",
 )

@@ -1,15 +1,23 @@
-"""Hosts that share nothing but a network: which address they meet at, and what happens when a cable is cut."""
+"""Hosts that share nothing but a network: where they meet, and what happens when a cable is cut or a node killed."""
 
+import asyncio
 import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
-from tests.support.cluster import TRAINING
-from tests.support.programs import BIN, await_end, kill_quietly, run
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.server import driver
+from coordinatord.server.app import ListenAddress, serve
+from coordinatord.store.database_store import MemoryStore
+from tests.support.cluster import TRAINING, Node
+from tests.support.histories import records_in
+from tests.support.programs import BIN, TIMEOUT_S, USER_HOME, await_end, kill_quietly, run
 from tests.support.sites import COORDINATOR, Site
 
 pytestmark = pytest.mark.slow
@@ -121,3 +129,45 @@ def test_an_address_that_leads_nowhere_fails_the_round_in_words_that_name_both_e
             f"could not start its workers: {lost}, offered by node a as its address, cannot be reached" in node.output
         )
         assert "see --advertise-addr of node a" in node.output
+
+
+PATIENT = Policy(heartbeat_s=20.0, reconnect_grace_s=90.0)
+"""Whatever else would end the wait takes longer than the test."""
+
+
+@contextmanager
+def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
+    """Start nodes that train together."""
+    with ExitStack() as stack:
+        flags = ("--nnodes", f"2:{len(names)}", "--max-restarts", "0")
+        started = []
+        for name in names:
+            started.append(Node(name, "job", coordinator, flags, TRAINING))
+            stack.callback(started[-1].close)
+        yield started
+
+
+@pytest.mark.long
+async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its closed connection and the errors of its peers' collectives prove that it is gone."""
+    monkeypatch.delenv(USER_HOME)  # the coordinator in this process serves everybody
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", TIMEOUT_S)
+    store = MemoryStore()
+    async with serve(ListenAddress("127.0.0.1", 0), PATIENT, store) as server:
+        with nodes(server.url.rpartition("/")[2], "abc") as started:
+            events = [await asyncio.to_thread(node.await_event, "sum", sum=3) for node in started]
+            known = len(await records_in(store))  # a first round may have formed before all had come
+            [gone] = [node for node, event in zip(started, events, strict=True) if event["rank"] == 0]
+            gone.process.kill()
+            left = [node for node in started if node is not gone]
+            again = [await asyncio.to_thread(node.await_event, "sum", sum=2) for node in left]
+            [first] = [event for event in again if event["rank"] == 0]
+            kill_quietly(first["pid"], signal.SIGUSR1)
+            assert [await asyncio.to_thread(node.wait) for node in left] == [0, 0]
+    records = (await records_in(store))[known:]
+    [lost] = [record for record in records if isinstance(record, NodeLost)]
+    assert (lost.node, lost.reason.partition(":")[0]) == (gone.name, "its workers are gone")
+    [ended] = [record for record in records if isinstance(record, RoundEnded)]
+    assert not ended.charged
+    assert ended.reason.startswith(f"lost node {gone.name}; workers on ")
+    assert len([record for record in records if isinstance(record, RoundFormed)]) == 1
