@@ -19,8 +19,6 @@ from tests.sim.world import World
 CUT_FOR_S = 60.0
 """How long no node reaches any coordinator: twelve leases, and less than nodes wait."""
 
-NODES = 3
-
 
 def cut_leader_world(seed: int) -> World:
     """Play the history of nodes that lose their way to the leader, and later to all coordinators."""
@@ -28,16 +26,7 @@ def cut_leader_world(seed: int) -> World:
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, work_s=600.0)
     policy = structs.replace(drawn.policy, outage_grace_s=300.0)
-    scenario = replace(
-        drawn,
-        policy=policy,
-        standbys=1,
-        skips_idle=False,
-        hosts=NODES,
-        nodes_min=NODES,
-        nodes_max=NODES,
-        workers=workers,
-    )
+    scenario = replace(drawn.of_nodes(3), policy=policy, standbys=1, skips_idle=False, workers=workers)
     world = begin(seed, scenario)
     world.until(world.is_running, within=60)
     world.go_on(chance.uniform(0.0, 10.0))
@@ -85,4 +74,4 @@ def _leads_anew(cut: EtcdCoordinator, life: int) -> bool:
 
 
 def _serves_all(world: World) -> bool:
-    return world.is_running() and world.daemon.machine.sessions == NODES
+    return world.is_running() and world.daemon.machine.sessions == world.scenario.hosts

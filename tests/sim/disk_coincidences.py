@@ -30,24 +30,23 @@ def _stopped(world: World) -> None:
 
 def _stopped_without_coordinator(world: World) -> None:
     """Kill the coordinator while nodes write the last step of a run that an operator ends, or are about to."""
-    daemon = world.daemon
-
-    def kill() -> None:
-        daemon.crash()
-        world.queue.plan(world.chance.uniform(0.1, 2.0), daemon.start)
-
     _end_run(world, lambda: None)
-    once(world, lambda: daemon.up and world.state is State.FORMING and world.run.durable.stop_asked, kill)
+    once(
+        world,
+        lambda: world.daemon.up and world.state is State.FORMING and world.run.durable.stop_asked,
+        lambda: _restart(world),
+    )
 
 
 def _goes_on_without_coordinator(world: World) -> None:
     """Kill the coordinator for a moment, in a round that goes on for long after that."""
+    once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, lambda: _restart(world))
 
-    def kill() -> None:
-        world.daemon.crash()
-        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
 
-    once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, kill)
+def _restart(world: World) -> None:
+    """Kill the coordinator for a moment."""
+    world.daemon.crash()
+    world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
 
 
 def _stopped_on_a_slow_disk(world: World) -> None:
@@ -183,12 +182,7 @@ def _deleted_and_node_gone(world: World) -> None:
 
 def _deleted_without_coordinator(world: World) -> None:
     """Delete steps on the disk, and kill the coordinator for a moment before or after nodes have looked there again."""
-
-    def kill() -> None:
-        world.daemon.crash()
-        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
-
-    _deleted(world, lambda: world.queue.plan(NOTICED_S * world.chance.random(), kill))
+    _deleted(world, lambda: world.queue.plan(NOTICED_S * world.chance.random(), _restart, world))
 
 
 def _deleted_between_rounds(world: World) -> None:
@@ -229,16 +223,6 @@ def _done(world: World, act: Callable[[], object]) -> None:
     once(world, lambda: world.state is State.STOPPING and has_succeeded(world.run), act)
 
 
-def _done_without_coordinator(world: World) -> None:
-    """Kill the coordinator of a job that is done, for a moment."""
-
-    def kill() -> None:
-        world.daemon.crash()
-        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
-
-    _done(world, kill)
-
-
 def _done_on_a_bad_disk(world: World) -> None:
     """Let the disk fail for a while, as nodes write the last step of a job that is done."""
 
@@ -250,7 +234,7 @@ def _done_on_a_bad_disk(world: World) -> None:
 
 
 DONE: dict[str, Strike] = {
-    "coordinator dies when the job is done": _done_without_coordinator,
+    "coordinator dies when the job is done": lambda world: _done(world, lambda: _restart(world)),
     "disk fails when the job is done": _done_on_a_bad_disk,
     "node dies when the job is done": lambda world: _done(world, lambda: world.chance.choice(in_round(world)).kill()),
     "node leaves when the job is done": lambda world: _done(

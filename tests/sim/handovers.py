@@ -81,10 +81,7 @@ def _draw_scenario(chance: random.Random) -> Scenario:
     """Draw a few nodes that each keep a part of the state, and cannot go on without one of them."""
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
-    nodes = chance.choice([2, 3])
-    return replace(
-        drawn, nodes_min=nodes, nodes_max=nodes, hosts=nodes, max_restarts=9, keeps=Keeps.UNIQUE, workers=workers
-    )
+    return replace(drawn.of_nodes(chance.choice([2, 3])), max_restarts=9, keeps=Keeps.UNIQUE, workers=workers)
 
 
 def _undrain_giver(world: World) -> None:
@@ -226,7 +223,7 @@ def leaving_world(seed: int) -> World:
     """Play the history of nodes that all leave."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     nodes = chance.choice([1, 2, 3, 3])
-    scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
+    scenario = draw_persisting_scenario(chance).of_nodes(nodes)
     if seed % 4 == 0:
         scenario = replace(scenario, max_restarts=0)
     elif seed % 4 == 1:

@@ -333,12 +333,8 @@ def slow_store_world(seed: int) -> World:
     """Play the history of a few nodes that fail, and of a slow store."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    nodes = chance.choice([2, 3])
     scenario = replace(
-        drawn,
-        nodes_min=nodes,
-        nodes_max=nodes,
-        hosts=nodes,
+        drawn.of_nodes(chance.choice([2, 3])),
         max_restarts=9,
         commit_s=SLOW_COMMIT_S,
         workers=replace(drawn.workers, work_s=60.0, breaks=1.0),

@@ -148,6 +148,10 @@ class Scenario:
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)
 
+    def of_nodes(self, number: int) -> Scenario:
+        """Return the same with so many nodes, all of which are needed."""
+        return replace(self, hosts=number, nodes_min=number, nodes_max=number)
+
     @property
     def spec(self) -> JobSpec:
         """The settings that the nodes agree on."""
@@ -292,12 +296,8 @@ def draw_waiting_scenario(chance: random.Random) -> Scenario:
     """Draw a small healthy cluster, which needs all of its nodes, and whose workers can go into another round."""
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stay=1.0, breaks=1.0)
-    nodes = chance.choice([2, 3])
     return replace(
-        drawn,
-        nodes_min=nodes,
-        nodes_max=nodes,
-        hosts=nodes,
+        drawn.of_nodes(chance.choice([2, 3])),
         max_restarts=9,
         join_timeout_s=200.0,
         keeps=chance.choice(list(Keeps)),

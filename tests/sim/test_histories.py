@@ -56,11 +56,6 @@ def running(scenario: Scenario = TRIO, seed: int = 1) -> World:
     return world
 
 
-def of_nodes(number: int, scenario: Scenario = TRIO) -> Scenario:
-    """Return a scenario with so many nodes, all of which are needed."""
-    return replace(scenario, hosts=number, nodes_min=number, nodes_max=number)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 11, 40])
 def test_a_seed_gives_the_same_history_again_also_in_another_process(
@@ -220,7 +215,7 @@ REST_S = 5.0
 @pytest.mark.parametrize("seed", range(8))
 def test_a_round_waits_for_memory_that_the_driver_holds_and_charges_nobody_for_it(seed: int) -> None:
     workers = replace(PROMPT, gpu_held_s=2 * FREE_WITHIN_S)
-    world = running(replace(of_nodes(2), stop_timeout_s=30.0, workers=workers), seed)
+    world = running(replace(TRIO.of_nodes(2), stop_timeout_s=30.0, workers=workers), seed)
     for number in (1, 2, 3):
         assert world.run.durable.round == number
         world.hosts["n1"].workers.fail()
@@ -263,7 +258,7 @@ def test_a_coordinator_whose_job_trains_ends_within_a_second() -> None:
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_step_is_useless_to_the_next_coordinator_only_if_that_was_recorded(recorded: bool) -> None:
-    world = running(of_nodes(1, KEEPING))
+    world = running(KEEPING.of_nodes(1))
     early = world.run.members["n1"].observed
     world.until(lambda: kept_of(world.run).protection.whole is not None, within=10)
     world.daemon.disk.break_down(Fault.HANGS)
@@ -293,7 +288,7 @@ def begun(memory: KeptMemory) -> list[int]:
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_save_becomes_whole_unless_its_node_has_other_workers_by_then(others: bool) -> None:
-    world = running(of_nodes(2, KEEPING))
+    world = running(KEEPING.of_nodes(2))
     host = world.hosts["n1"]
     memory = host.memory
     assert memory is not None
@@ -334,7 +329,7 @@ def test_saves_at_an_interval_go_on_while_the_disk_hangs(
     hosts: int, keeps: Keeps, copies: bool, save_steps: int, behind: int
 ) -> None:
     """All workers may be killed at once, and then no save at the break makes up for an old step."""
-    nodes = of_nodes(hosts, KEEPING)
+    nodes = KEEPING.of_nodes(hosts)
     world = begin(1, replace(nodes, keeps=keeps, persist_every_s=2, copies=copies, save_steps=save_steps))
     world.until(lambda: world.is_running() and kept_of(world.run).disk.pinned is not None, within=30)
     pinned = kept_of(world.run).disk.pinned

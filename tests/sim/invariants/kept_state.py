@@ -155,10 +155,7 @@ class KeptStateLaws(Laws):
         writes = self.world.scenario.persist_every_s is not None
         ends = {"stop_asked", "all_left", "exhausted", "all_succeeded"}
         if writes and isinstance(record, RunEnded) and record.condition in ends:
-            members = [
-                member for member in run.members.values() if member.session.id is not None and not member.lease.expired
-            ]
-            parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
+            parts = [*self._parts_of(run, _reachable(run), gone=True), *self._unheard_parts(run)]
             whole = self._whole_of(run, parts)
             self.persisted.judge_last(run, record, max((at for at in whole if at.round), default=None))
         # A node that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
@@ -206,8 +203,7 @@ class KeptStateLaws(Laws):
         waited = member.hands_over and kept_of(run).hand_over_by[member.node] <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
-        reachable = [peer for peer in others if peer.session.id is not None and not peer.lease.expired]
-        theirs = self._parts_of(run, reachable)
+        theirs = self._parts_of(run, [peer for peer in _reachable(run) if peer.node != node])
         whole = set(self._whole_of(run, theirs))
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
         self.check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
@@ -231,10 +227,7 @@ class KeptStateLaws(Laws):
 
     def _newest_with(self, run: Run, node: str) -> KeptStep | None:
         """Return the newest step that is whole on a node that goes and the reachable ones together."""
-        reachable = [
-            member for member in run.members.values() if member.session.id is not None and not member.lease.expired
-        ]
-        parts = [*self._parts_of(run, reachable), *self._parts_of(run, [run.members[node]], gone=True)]
+        parts = [*self._parts_of(run, _reachable(run)), *self._parts_of(run, [run.members[node]], gone=True)]
         return max((at for at in self._whole_of(run, parts) if at.round), default=None)
 
     def _has_restored(self, member: Member) -> bool:
@@ -298,10 +291,7 @@ class KeptStateLaws(Laws):
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""
-        reachable = [
-            member for member in run.members.values() if member.session.id is not None and not member.lease.expired
-        ]
-        return self._whole_of(run, self._parts_of(run, reachable))
+        return self._whole_of(run, self._parts_of(run, _reachable(run)))
 
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
         """Return the steps of which these parts are whole, and that have not proved useless."""
@@ -499,6 +489,10 @@ class KeptStateLaws(Laws):
             if host.memory is not None
             and any((stored.run, stored.parts.at) == (run, at) for stored in host.memory.stored)
         ]
+
+
+def _reachable(run: Run) -> list[Member]:
+    return [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
 
 
 def _can_halt(report: Observed, key: Round) -> bool:
