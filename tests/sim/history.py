@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -78,6 +79,14 @@ def begin(seed: int, scenario: Scenario, comes_back: float = 0.7) -> World:
     return world
 
 
+def plan_strikes(
+    world: World, chance: random.Random, number: int, within: tuple[float, float], names: Sequence[str]
+) -> None:
+    """Let so many faults, each one of `names`, begin between two times."""
+    for _ in range(number):
+        world.queue.plan(chance.uniform(*within), strike, world, chance.choice(names))
+
+
 def small_world(seed: int) -> World:
     """Play the history of a few nodes."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -87,8 +96,7 @@ def small_world(seed: int) -> World:
     IdentityClaims(world)
     world.comes_back = chance.choice([0.3, 0.7, 1.0])
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
-    for _ in range(chance.randint(0, 10)):
-        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    plan_strikes(world, chance, chance.randint(0, 10), (0.0, FAULTS_FOR_S), names)
     _outlast_faults(world, chance)
     return world
 
@@ -129,8 +137,7 @@ def staying_world(seed: int) -> World:
         workers=workers,
     )
     world = begin(seed, scenario, chance.choice([0.3, 1.0]))
-    for _ in range(chance.randint(1, 6)):
-        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_STAYING))
+    plan_strikes(world, chance, chance.randint(1, 6), (5.0, FAULTS_FOR_S), BESIDE_STAYING)
     _outlast_faults(world, chance)
     return world
 
@@ -141,8 +148,7 @@ BESIDE_STAYING = ("worker fails", "worker fails", *(name for name in FAULTS if n
 def disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
     """Plan up to `faults_max` faults, and one of `damages` damages of kept state; wait for the end."""
     names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
-    for _ in range(chance.randint(1, faults_max)):
-        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    plan_strikes(world, chance, chance.randint(1, faults_max), (0.0, FAULTS_FOR_S), names)
     for _ in range(chance.choice(damages)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
     _outlast_faults(world, chance)
@@ -199,8 +205,7 @@ def persisting_world(seed: int) -> World:
     world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     for _ in range(chance.choice([0, 0, 1, 3])):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), disk_of_states_fails, world)
-    for _ in range(chance.choice([0, 1, 2])):
-        world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), strike, world, chance.choice(ENDS_OF_RUNS))
+    plan_strikes(world, chance, chance.choice([0, 1, 2]), (10.0, FAULTS_FOR_S), ENDS_OF_RUNS)
     disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 
@@ -228,8 +233,7 @@ def hanging_world(seed: int, *, heartbeat_s: float = POLICY.heartbeat_s) -> Worl
     world = begin(seed, scenario, 1.0)
     for _ in range(chance.randint(1, 4)):
         world.queue.plan(chance.uniform(5.0, 60.0), _stand_still, world, chance.choice(list(Doing)))
-    for _ in range(chance.choice([0, 0, 1, 2])):
-        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
+    plan_strikes(world, chance, chance.choice([0, 0, 1, 2]), (5.0, 90.0), BESIDE_HANGS)
     world.go_on(120.0)
     come_to_rest(world, HANGS_FOR_S)
     return world
@@ -287,8 +291,7 @@ def checkpoint_waiting_world(seed: int) -> World:
     world = begin(seed, scenario, 1.0)
     for _ in range(chance.randint(1, ARRIVALS)):
         world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), newcomer, world)
-    for _ in range(chance.choice([0, 1, 2])):
-        world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_ARRIVALS))
+    plan_strikes(world, chance, chance.choice([0, 1, 2]), (8.0, FAULTS_FOR_S), BESIDE_ARRIVALS)
     world.go_on(FAULTS_FOR_S)
     come_to_rest(world)
     return world
@@ -308,8 +311,7 @@ def forgetful_world(seed: int) -> World:
     world = begin(seed, scenario, 1.0)
     for _ in range(chance.choice([1, 2, 4])):
         world.queue.plan(chance.uniform(WELL_FOR_S, FAULTS_FOR_S), happen, world, "connections forgotten", _forget)
-    for _ in range(chance.choice([0, 0, 1])):
-        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_FORGOTTEN))
+    plan_strikes(world, chance, chance.choice([0, 0, 1]), (5.0, FAULTS_FOR_S), BESIDE_FORGOTTEN)
     _outlast_faults(world, chance)
     return world
 
@@ -340,8 +342,7 @@ def slow_store_world(seed: int) -> World:
         workers=replace(drawn.workers, work_s=60.0, breaks=1.0),
     )
     world = begin(seed, scenario, 1.0)
-    for _ in range(chance.randint(1, FAILURES_MAX)):
-        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(FAILURES))
+    plan_strikes(world, chance, chance.randint(1, FAILURES_MAX), (5.0, FAULTS_FOR_S), FAILURES)
     world.go_on(FAULTS_FOR_S)
     come_to_rest(world)
     return world
@@ -360,8 +361,7 @@ def lagging_world(seed: int) -> World:
     world.laggards = Laggards(world)
     world.boot()
     world.comes_back = 1.0
-    for _ in range(chance.choice([0, 1, 2, 3])):
-        world.queue.plan(chance.uniform(5.0, LAGS_FOR_S), strike, world, chance.choice(BESIDE_HANGS))
+    plan_strikes(world, chance, chance.choice([0, 1, 2, 3]), (5.0, LAGS_FOR_S), BESIDE_HANGS)
     world.go_on(LAGS_FOR_S)
     world.laggards.is_over = True
     come_to_rest(world)
@@ -379,8 +379,7 @@ def diverging_world(seed: int) -> World:
     world = begin(seed, scenario, 1.0)
     for _ in range(chance.choice([0, 1, 1, 3])):
         world.queue.plan(chance.uniform(5.0, 60.0), _flip, world, chance.random())
-    for _ in range(chance.choice([0, 0, 1, 2])):
-        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
+    plan_strikes(world, chance, chance.choice([0, 0, 1, 2]), (5.0, 90.0), BESIDE_HANGS)
     world.go_on(120.0)
     come_to_rest(world)
     return world
@@ -438,8 +437,7 @@ def standby_world(seed: int) -> World:
     world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     for _ in range(chance.randint(1, 6)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), take_over, world, chance.choice(list(TAKEOVERS)))
-    for _ in range(chance.randint(0, 4)):
-        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_TAKEOVERS))
+    plan_strikes(world, chance, chance.randint(0, 4), (0.0, FAULTS_FOR_S), BESIDE_TAKEOVERS)
     _outlast_faults(world, chance)
     return world
 
@@ -465,8 +463,7 @@ def foreign_coordinator_world(seed: int) -> World:
     drawn = draw_calm_scenario(chance)
     world = begin(seed, replace(drawn, max_restarts=9, has_foreign_coordinator=True))
     world.until(lambda: world.is_running() or world.is_over(), within=60)
-    for _ in range(chance.randint(1, 4)):
-        world.queue.plan(chance.uniform(0.0, 30.0), strike, world, chance.choice(BESIDE_STRANGERS))
+    plan_strikes(world, chance, chance.randint(1, 4), (0.0, 30.0), BESIDE_STRANGERS)
     world.go_on(75.0)
     come_to_rest(world)
     return world

@@ -15,8 +15,7 @@ from msgspec import structs
 from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode
 from tests.sim.coincidences import newcomer
-from tests.sim.faults import strike
-from tests.sim.history import begin, come_to_rest, draw_preparing
+from tests.sim.history import begin, come_to_rest, draw_preparing, plan_strikes
 from tests.sim.scenario import draw_scenario
 from tests.sim.world import JOB, World
 
@@ -56,8 +55,7 @@ def lemon_world(seed: int) -> World:
     for _ in range(chance.randint(0, 4)):
         host, kind = chance.choice(every), chance.choice([QuarantineNode, PardonNode])
         world.queue.plan(chance.uniform(5.0, LASTS_S), world.daemon.ask, kind(host.node, "operator", ""))
-    for _ in range(chance.choice([0, 0, 1, 2])):
-        world.queue.plan(chance.uniform(5.0, LASTS_S), strike, world, chance.choice(BESIDE))
+    plan_strikes(world, chance, chance.choice([0, 0, 1, 2]), (5.0, LASTS_S), BESIDE)
     for _ in range(chance.randint(0, 4)):
         world.queue.plan(chance.uniform(0.0, LASTS_S), chance.choice(every).fall_ill, chance.choice([0, 1, 2, 2, None]))
     for _ in range(chance.choice([0, 2, 5])):
