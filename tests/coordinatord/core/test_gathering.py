@@ -264,10 +264,6 @@ def wait_sent(stage: Stage, node: str) -> float | None:
     return desired.wait_s
 
 
-def test_while_there_are_too_few_nodes_the_wait_is_the_join_timeout() -> None:
-    assert wait_sent(play("join n1 min=2 max=4 join_timeout_s=60"), "n1") == 60.0
-
-
 def test_when_there_are_enough_the_wait_is_the_rest_of_the_settle_window() -> None:
     stage = play("join n1 min=1 max=3", settle_s=2.0, heartbeat_s=0.25)
     assert wait_sent(stage, "n1") == 2.0

@@ -11,8 +11,6 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import (
     NodeLost,
     NodeReleased,
-    RoundEnded,
-    RoundFormed,
     RoundStopped,
     RunEnded,
 )
@@ -23,12 +21,6 @@ from tests.support.builders import an_observed
 from tests.support.script import Stage, play
 
 PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")
-
-
-def test_the_end_of_an_old_run_s_session_does_not_disturb_the_job_s_next_run() -> None:
-    stage = play(*PAIR, "succeed n1 n2", "advance 1s", "join n3 min=1 max=2", "advance 0.5s", "drop n1", settle_s=2.0)
-    stage.play("advance 2s")
-    assert [at for at, record in stage.past if isinstance(record, RoundFormed)] == [0.0, 3.0]
 
 
 def test_who_left_and_fell_silent_with_its_connection_open_may_close_it_at_any_time() -> None:
@@ -169,14 +161,6 @@ def test_what_comes_from_a_refused_session_is_ignored() -> None:
     stage = play("join n1 min=2 max=2", "join n2 min=3 max=3")
     assert stage.handle(Reported(2, an_observed())) == Batch((), ())
     assert stage.handle(Disconnected(2)) == Batch((), ())
-
-
-def test_a_round_s_failures_are_forgotten_with_it() -> None:
-    stage = play(*PAIR, "fail n1", "failed n1", "stopped n2")
-    [ended] = stage.records(RoundEnded)
-    assert ended.charged
-    assert stage.handle(Reported(1, stage.puppets["n1"].observed)).records == (), "of the round before"
-    assert stage.state() is State.STARTING
 
 
 @pytest.mark.parametrize("claimed", [2**30 + 1, 2**31 - 1])

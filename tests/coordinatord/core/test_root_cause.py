@@ -41,11 +41,6 @@ def test_without_failures_the_trigger_is_the_reason_and_nobody_is_charged() -> N
     assert verdict([], [LostNode("n1", 1.0)]) == RoundVerdict("the trigger", None)
 
 
-def test_a_failure_alone_is_charged() -> None:
-    failure = failed("n1", 5.0, rank=3, local_rank=1, exit_code=-9)
-    assert verdict([failure], []) == RoundVerdict("rank 3 on node n1 failed: killed by SIGKILL", failure)
-
-
 @pytest.mark.parametrize(
     ("facts", "said"),
     [

@@ -361,19 +361,6 @@ def fail_twice(job: Job) -> None:
         job.wait(3.0)
 
 
-def test_two_failures_of_the_network_in_a_row_have_all_nodes_tested_before_the_next_round() -> None:
-    job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
-    fail(job, **NETWORK)
-    job.wait(3.0)
-    assert job.orders() == {}, "one is no reason"
-    fail(job, **NETWORK)
-    job.wait(3.0)
-    assert sorted(job.orders()) == job.names
-    assert job.inside == []
-    job.end_turn()
-    assert job.inside, "the round begins as soon as all are good"
-
-
 def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
     job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
     fail_twice(job)
