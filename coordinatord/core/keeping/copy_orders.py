@@ -50,7 +50,7 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
     A copy that it has is not among them: the node keeps it for as long as its step is protected.
     """
-    if kept.run.durable.state is not State.RUNNING or not _takes_copies(member):
+    if kept.run.durable.state is not State.RUNNING:
         return ()
     copies = []
     for at, plan in kept.copies.plans.items():
