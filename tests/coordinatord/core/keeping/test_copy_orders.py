@@ -218,14 +218,6 @@ def test_a_problem_that_a_node_had_in_an_earlier_run_is_not_one_of_this_run() ->
     assert view.copy_problem == ""
 
 
-def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
-    job = Job(n2="keeps=yes")
-    job.save(8)
-    assert job.copies("n2") == []
-    assert job.copies("n3") == [(8, "n1", 0)]
-    assert job.copied is None
-
-
 def next_round_without_n3(job: Job) -> RoundFormed:
     job.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
     return job.records(RoundFormed)[-1]

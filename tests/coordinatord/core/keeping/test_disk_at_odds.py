@@ -34,14 +34,6 @@ def test_a_round_waits_until_all_find_what_one_of_them_finds(least: int) -> None
     assert reason.endswith("resumes at step 1,204 from disk")
 
 
-def test_a_node_without_a_disk_is_named() -> None:
-    stage = join("600s", "no")
-    stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 3s")
-    assert not formed(stage)
-    words = "node n2 does not: start it with --persist too, or all would begin anew"
-    assert stage.desired("n2").reason.endswith(words)
-
-
 def test_a_node_without_a_disk_is_warned_and_named_while_it_has_a_part_that_no_other_node_has() -> None:
     stage = join("600s", "yes")
     remark = "node n2 was started without --persist, and others with it: start it with the same --persist"
@@ -58,20 +50,6 @@ def test_a_run_that_ends_before_its_first_write_says_that_the_step_of_an_earlier
     stage.play(f"write n1 n2 written {FOUND}", f"write n2 written {FOUND}", "prepared n1 n2", "running n1 n2")
     stage.play("leave n1 n2", "stopped n1 n2", "advance 200s")
     assert stage.run.durable.reason.endswith("; step 1,204 is still on the disk")
-
-
-def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
-    stage = join("600s", "no")
-    stage.play(
-        "prepared n1 n2",
-        "running n1 n2",
-        "keep n2 1:8",
-        f"write n1 written {FOUND}",
-        "fail n1",
-        "failed n1",
-        "stopped n2",
-    )
-    assert "resumes at step 8 from node n2's memory" in formed(stage)[1]
 
 
 def read_in_vain(*disks: str) -> Stage:

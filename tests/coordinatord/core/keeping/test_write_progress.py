@@ -79,12 +79,6 @@ def test_a_node_that_has_not_looked_yet_proves_nothing(nodes: tuple[str, ...]) -
     assert shown(stage) == (8, "")
 
 
-def test_a_node_that_is_lost_before_it_has_looked_again_finds_nothing_any_more() -> None:
-    stage = found_by("n1", "n2", settings="min=1 max=2 keeps=600s restarts=9")
-    stage.play("write n1 committed lacks=8", "drop n2", "advance 20s", "stopped n1")
-    assert shown(stage)[0] is None
-
-
 def test_a_node_that_is_back_and_does_not_find_the_step_has_looked_again() -> None:
     stage = found_by("n1", settings="min=1 max=2 keeps=600s restarts=9")
     stage.play("leave n1", "stopped n1 n2", "drop n1", "join n1 min=1 max=2 keeps=600s restarts=9 incarnation=2")
