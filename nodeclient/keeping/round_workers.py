@@ -149,7 +149,7 @@ class RoundWorkers:
 
     @property
     def writers(self) -> set[int]:
-        """The workers whose script is known to write checkpoints."""
+        """The workers whose script writes checkpoints before a planned end, or has written one at any time."""
         return self.checkpointing | self.checkpoints.keys()
 
     @property

@@ -200,6 +200,7 @@ class StateKeeper:
             self._memory.close()
             self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
             self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
+            # The new workers lack the unkept state of the old ones: the notice about the resumed step says so.
             unkept = self._unkept if run == self._resources.arenas.run else []
             self._answers = ResumeAnswers(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
@@ -335,7 +336,7 @@ class StateKeeper:
                 self._submit_if_answered(all_answered=current.saves.record_answer(local_rank, asked))
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
-        """Add a worker to one of the two sets of workers that can halt, and tell the agent how long a save may take."""
+        """Add a worker to `keepers` or `checkpointing`, and tell the agent how long a save may take."""
         before = len(current.halting)
         workers.add(local_rank)
         within_s = self._resources.settings.save_within_s(self._resources.arenas.memory.used_bytes)
@@ -378,8 +379,8 @@ class StateKeeper:
 
     def record_exit(self, local_rank: int) -> None:
         """Record that a worker has ended. A living worker may need its memory to save the same state."""
-        # Between rounds only a parked worker ends. If it counted as one of the next round, that round's worker with the
-        # same local rank would get no memory.
+        # Between rounds only parked workers end. If the local rank of one counted as ended, the worker that has it in
+        # the next round would get no memory.
         if self._channel.is_open:
             self._memory.end(local_rank)
         self._memory.lend()
@@ -399,7 +400,7 @@ class StateKeeper:
         if not all_answered:
             return
         saves = self._round.saves
-        if saves.why_not and not saves.put_off:
+        if saves.why_not and not saves.put_off:  # a save that is put off may still come
             text = f"round {self._round.number} ends with what was saved before: {saves.why_not}"
             self._resources.notify(Level.INFO, text, "state_not_saved")
         self._resources.submit(KeptSaved(saves.put_off))
