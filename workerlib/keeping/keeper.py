@@ -7,13 +7,13 @@ training.
 
 Two things decide what a thread may do with the state: its stage (`step_numbers.StateStage`), since only the state of a
 whole step is saved, and the owner of its lock (`state_lock.LockOwner`). With a GPU, its gate (`gate`) also has
-training wait, so that nothing of an aborted collective comes into the state. The state is *final* once the last step of
-the round is saved: training does no further step in this round.
+training wait, so that nothing of an aborted collective comes into the state. Once the last step of the round is saved,
+the state is *final*: from then on only `LockOwner.SAVER` can acquire the lock, and training blocks where it would.
 
 In each step the training thread comes to `_after_forward`, to `_before_optimizer`, which acquires the lock, and to
-`step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. If a
-rank saves no small states (`SaveRole.saves_small`), only its training thread saves until training is over, and needs
-the lock only in `step`. The other thread then leaves a request to it, or answers `NotSaved` (`_save_for`).
+`step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. A
+rank may save no small states (`SaveRole.saves_small`). Then only its training thread saves until training is over, and
+acquires the lock only in `step`. The other thread leaves requests to it, or answers `NotSaved` (`_save_for`).
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -121,9 +121,11 @@ class StepKeeper:
                 restored = restoring.restore_objects(point, self._objects, environment.rank, environment.world_size)
             saver.begin(point)
             # All of this is there before the other thread begins to read, which may be asked to save at once.
-            self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
+            self.planned_end.halt_between_steps(
+                saver.last_step, save=self._save_before_checkpoint, save_after_end=self._save_after_end
+            )
             self._hooks.before_optimizers(self._before_optimizer)
-            if not saver.has_unique_state:  # else no other rank completes a step without this one
+            if not saver.has_unique_state:  # otherwise nobody completes the step without this rank
                 self._hooks.after_forward(modules, self._after_forward)
             self.planned_end.listen(self._on_message)
             if point.step >= 0 or not saver.has_unique_state:  # otherwise nothing is saved before the first step
@@ -202,7 +204,7 @@ class StepKeeper:
         if self._gate is not None and not self._saver.numbers.is_changing and not self._gate.open():
             self._stand_still()
         if self._saver.role.saves_small:  # otherwise no other thread saves
-            self._saver.on_change()
+            self._saver.on_change()  # saves the small state as pending
             if not self._lock.is_in_step:
                 self._acquire_for_training()
         has_too_many_steps = self._saver.numbers.on_optimizer(id(optimizer), in_section=progress.is_in_section())
@@ -249,7 +251,7 @@ class StepKeeper:
     def _save_last_step(self, halt: HaltAt) -> None:
         """Save the last step of the round, which `halt` names, and release the lock, which the caller has acquired.
 
-        If the script does not report that number, a later step is saved, the same on all ranks.
+        If the script skips that number, the next one that it reports is saved: all ranks skip the same numbers.
         """
         try:
             self._lock.is_final = True
@@ -263,26 +265,26 @@ class StepKeeper:
             self._lock.release()
 
     def _save_before_checkpoint(self) -> None:
-        """Save the last step of the round, unless that is done already; the script then writes a checkpoint of it."""
+        """Save the last step of the round in `should_checkpoint`, unless that is done already."""
         if not self._lock.is_final:
             self._acquire_for_training()
             self._save_last_step(HaltAt(number=0, step=self._saver.last_step))  # 0: it answers no order
 
     def _save_after_end(self, halt: HaltAt) -> None:
-        """Save the last step of the round after training has ended."""
+        """Save the last step of the round after training has ended, in the thread that reads."""
         if not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S):
             self._save_last_step(halt)
 
     def _save_for(self, request: SaveNow) -> None:
         """Answer nodeclient's request at the end of a round; the caller has acquired the lock.
 
-        A saved state is final, unless the request is a `late` one, during which training goes on. That one counts as
-        the last save all the same: the process may be ended before the script comes to its own step.
+        A saved state is final, unless the request is `late`: then training goes on to the script's own step. Such a
+        save may overwrite as a last one does, since the process may be ended before that step.
         """
         saver = self._saver
-        # Where each rank has a shard of its own, a step is of use only if all of them save it. If a rank has died, such
-        # a step was saved at an interval. At a planned end all may have come to the same step, and can save it if none
-        # has to do another step first (`is_whole_between_steps`).
+        # If each rank has a shard of its own, a step is of use only if all of them save it. After the death of a rank,
+        # only steps that were saved at an interval are. At a planned end, all may have come to the same step, and save
+        # it now if none of them has to do another step first (`is_whole_between_steps`).
         may_all_save = request.planned and saver.is_whole_between_steps
         if saver.has_unique_state and self._environment.world_size > 1 and not may_all_save:
             why = "each rank has state that no other rank has, and saves it at intervals"
@@ -306,13 +308,13 @@ class StepKeeper:
         # Within a step this thread has the lock already, and `save` below only reports why nothing can be saved.
         has_lock = in_step or (not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S))
         if has_lock and not (in_step or failed):
-            self._saver.accept_last_changes()
+            self._saver.accept_last_changes()  # those since the last step
         self.planned_end.end_training()  # from now on the other thread saves too
         if not has_lock:
-            return  # the last step is saved, or the other thread has begun to save it and does not finish
+            return  # the last step is saved, or the other thread still saves it after `WAIT_S`
         try:
-            # As the last save of the round, it may overwrite the newest saved step. After a failure with unique state,
-            # nothing is saved: the process may be ended meanwhile, and nobody else has that step.
+            # As the last save of the round, it may overwrite the newest saved step. If nobody else has that one either,
+            # nothing is saved after a failure: the process may be ended meanwhile.
             if not failed or not self._saver.has_unique_state:
                 gpu_within_s = GPU_WITHIN_S if failed else None
                 self._channel.report(self._saver.save(0, last=True, gpu_within_s=gpu_within_s))
@@ -399,12 +401,12 @@ class StepKeeper:
         """Save as soon as training is between two steps, unless the training thread answers the request before."""
         saver = self._saver
         if self._lock.is_final and saver.has_saved_last:
-            self._channel.report(Saved(saver.last_step, 0.0, 0, request.number))
+            self._channel.report(Saved(saver.last_step, seconds=0.0, length=0, asked=request.number))
             return
         self._lock.set_request(request)
         lone = self._environment.world_size == 1
         if lone and not saver.is_whole_between_steps and not self._has_ended:
-            return  # only the training thread knows when a step is whole; it hangs for no peer, and answers then
+            return  # only the training thread knows when a step is whole; it answers then, as it waits for no peer
         if not self._lock.acquire(LockOwner.SAVER, WAIT_S):
             if self._lock.pop_request() is not None:
                 self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", request.number))

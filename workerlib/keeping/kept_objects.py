@@ -4,7 +4,8 @@ Tensors are saved by names, and restored into the objects of another process, pe
 is the path to a parameter within the user's own module, whatever wraps that module. The state of an optimizer has the
 names of its parameters, since their numbers depend on the order in which they were given.
 
-All of this is read at the end of each step, so adapters compute again only what may have changed.
+All of this is read at the end of each step, so adapters compute again only what may have changed. The attributes by
+which they describe their objects are those of `Adapter`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _WRAPPED = {"_orig_mod", "_checkpoint_wrapped_module"}
 
 _NO_PARAMETER = ""
 """The name for optimizer state that belongs to no single parameter."""
+
+_NO_MODULE = ""
+"""The name for a parameter of no module, which no module has for one of its own."""
 
 _Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 """The functions that get and set the state of a random number generator."""
@@ -135,7 +139,7 @@ class KeptModule(Adapter):
             submodule.set_extra_state(from_plain(kept[path]))
 
     def discard_step(self) -> None:
-        """Drop the gradients and the buffers made since `keep`; reset `training` and `requires_grad` as of then."""
+        """Drop the gradients, and the buffers made since `keep`; set `training` and `requires_grad` as at `keep`."""
         for parameter, learns in self._learning:
             parameter.grad = None
             parameter.requires_grad_(learns)
@@ -146,7 +150,10 @@ class KeptModule(Adapter):
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Return the keys and parameters of a module, and the keys of the buffers in its state dict, each with None."""
+    """Return the keys and parameters of a module, and the keys of the buffers in its state dict.
+
+    These keys come with None: a script may replace buffers.
+    """
     contents: list[tuple[str, Any]] = []
     for each in module.modules():
         contents += each._parameters.items()  # noqa: SLF001 - no public method lists one module's own, with None
@@ -184,7 +191,7 @@ class KeptOptimizer(Adapter):
         self._prefix = f"{name}.state/"
         """Begins the names of the state's tensors, except for those within value entries: the values name these."""
         self._entries: tuple[list[Any], ...] = ([], [], [])
-        """What `_update_entries` compares, as of the last time."""
+        """The parameters, the keys, and which keys have tensors, when `_update_entries` last compared them."""
         self._value_entries: list[tuple[str, str]] = []
         """The parameter and key of each value entry."""
         self._nested_tensors: dict[str, torch.Tensor] = {}
@@ -219,6 +226,7 @@ class KeptOptimizer(Adapter):
         missing = len(groups) - len(self.optimizer.param_groups)
         # If groups are missing for another reason, `load_values` rejects their number.
         if 0 < missing <= len(added) and all(name in self._model for names in added for name in names):
+            # Groups are only added at the end, so the last ones are missing.
             for names, options in zip(added[-missing:], groups[-missing:], strict=True):
                 self.optimizer.add_param_group(from_plain(options) | {"params": [self._model[name] for name in names]})
             self._name_parameters()
@@ -264,7 +272,8 @@ class KeptOptimizer(Adapter):
         state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new_state.items()}
         options = [set(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({"state": state | global_state, "param_groups": groups})
-        # torch has filled in options that its later releases have added. Any other missing one shows another class.
+        # torch has filled in the options that are new in its later releases. If others are missing, an optimizer of
+        # another class was kept.
         for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
@@ -304,7 +313,7 @@ class KeptOptimizer(Adapter):
         present = [(name, key, self._state_of(self._parameters[name])[key]) for name, key in self._value_entries]
         # A list or dict may have tensors within, and one of them may be a tensor of the state that has a name already.
         is_deep = not all(_is_immutable(value) for _, _, value in present)
-        nested = NestedTensors(0, self._name_tensors()[0] if is_deep else None)
+        nested = NestedTensors(least_bytes=0, others=self._name_tensors()[0] if is_deep else None)
         found: dict[str, Any] = {}
         for name, key, value in present:
             found.setdefault(name, {})[key] = to_plain(value, f"{self._name}.within/{name}/{key}", nested)
@@ -322,8 +331,8 @@ class KeptOptimizer(Adapter):
     def _update_entries(self) -> bool:
         """Name the parameters and find the value entries again if any may have changed; return whether that was so.
 
-        A search at each step would take too long. So the parameters, the keys, and which of these have tensors, are
-        compared with those of the last call.
+        A search at each step would take too long, as it asks each tensor for its memory. So only the parameters, the
+        keys, and which of these have tensors, are compared with those of the last call.
         """
         state: Mapping[Any, Any] = self.optimizer.state
         owners = [*chain.from_iterable(group["params"] for group in self.optimizer.param_groups), *state]
@@ -383,10 +392,10 @@ class _GroupOptions:
             plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
             self._values = {"groups": plain, "state": state}
             if added := groups[len(self._first_keys) :]:
-                # A parameter of no module gets the name "", which no module has for one of its own. So
-                # `KeptOptimizer.make_missing` adds no groups then, and the state is refused.
-                names = [[self.names.get(id(parameter), "") for parameter in group["params"]] for group in added]
-                self._values["added"] = names
+                # With a parameter of no module, `KeptOptimizer.make_missing` adds no groups, and the state is refused.
+                self._values["added"] = [
+                    [self.names.get(id(parameter), _NO_MODULE) for parameter in group["params"]] for group in added
+                ]
         return self._values
 
     def discard_added(self) -> None:
@@ -406,13 +415,15 @@ class KeptStateful(Adapter):
     def __init__(self, name: str, stateful: Any) -> None:
         self._name = name
         self._stateful = stateful
+        # A scheduler steps after the optimizer. Anything else may change at any time.
         self.changes_late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
         # state_dict() of torchdata's StatefulDataLoader begins an iteration, with the samples from before `set_epoch`.
         self.iterates_when_read = isinstance(stateful, Iterable)
         self._nested: dict[str, torch.Tensor] = {}
         """Its large tensors, when its values were last read."""
         self.seen: set[Hashable] = set()
-        """All of its tensors at that time, by `memory_of`: a state dict has other objects of the same memory."""
+        """All of its tensors at that time, for `UnkeptState`: by `memory_of`, since a state dict has new objects for
+        the same memory."""
         self.is_empty = False
         """Whether its state dict was empty then. A disabled gradient scaler does not count as empty."""
         self._targets: dict[str, torch.Tensor] = {}
@@ -427,7 +438,7 @@ class KeptStateful(Adapter):
             state = self._stateful.state_dict()
         except Exception as error:
             raise KeptStateError(f"{self._name} cannot be kept: its state_dict() has failed: {error!r}") from error
-        nested = NestedTensors(BYTES_MAX + 1)
+        nested = NestedTensors(least_bytes=BYTES_MAX + 1)
         values = to_plain(state, self._name, nested)
         self.size_changes += len(nested.tensors) != len(self._nested)
         self._nested, self.seen = nested.tensors, nested.seen

@@ -89,7 +89,7 @@ class _StorageConnection:
         """Connect, and wait until the state that the round resumes from is on this host. Raises `KeptStateError`."""
         responder.begin()
         self.environment = WorkerEnvironment.from_environ(os.environ)
-        self.point: restoring.RestorePoint | None = restoring.RestorePoint(0, -1, ())
+        self.point: restoring.RestorePoint | None = restoring.RestorePoint(round=0, step=-1, parts=())
         """The state that the round resumes from, with step -1 if there is none. None from the first save on, so that
         its memory becomes free."""
         self.arena: Arena | None = None
@@ -98,8 +98,8 @@ class _StorageConnection:
         self._refusal = ""
         """Why no memory is requested any more; empty as long as a request may succeed."""
         self._answered = threading.Event()
-        """Cleared while a request for memory has no answer: saves then neither request memory nor wait for it. It may
-        stay cleared after a refusal."""
+        """Cleared while a request for memory has no answer. Meanwhile saves neither request memory nor wait for it. It
+        may stay cleared after a refusal, since no request follows one."""
         self._answered.set()
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
@@ -107,7 +107,7 @@ class _StorageConnection:
         """The step of the last save; -1 before the first one."""
         self._offered = -1
         """The step that was last to be saved, and may have been left out; -1 before the first one."""
-        if KEEP in os.environ:
+        if KEEP in os.environ:  # otherwise there is no connection to share
             checkpoints.check_unused(_USED_BY)
         self._channel = connect_if_offered(self.environment)
         if self._channel is None:
@@ -120,10 +120,10 @@ class _StorageConnection:
             raise
         planned_end = PlannedEnd(self._channel)
         planned_end.listen(self._on_message, self._end_requests)
-        checkpoints.connect(planned_end, _USED_BY)
+        checkpoints.connect(planned_end, _USED_BY)  # `should_checkpoint` goes by this connection too
 
     def stride_to(self, step: int) -> int:
-        """Return how far this step, which is to be saved, is from the one before it, also if that was left out."""
+        """Return how far this step is from the one that was to be saved before, for `Arena.begin_generation`."""
         before, self._offered = self._offered, step
         return step - before if 0 <= before < step else 1
 
@@ -291,9 +291,9 @@ class KeptWriter(_WithoutNames, StorageWriter):
         """Write the contents into a generation of the arena, or leave this save out with a warning."""
         connection.point = None
         layout = lay_out(piece for piece, _ in contents)
-        tail = lay_out(()).manifest + _NO_SMALL_STATE
+        small = lay_out(()).manifest + _NO_SMALL_STATE
         begin = small_offset(layout)
-        length = begin + len(tail)
+        length = begin + len(small)
         rank, world_size = connection.environment.rank, connection.environment.world_size
         shard, shards = self._shard_in(plan, contents, rank, world_size)
         stride = connection.stride_to(self._step)
@@ -303,12 +303,12 @@ class KeptWriter(_WithoutNames, StorageWriter):
             return
         began_at = time.monotonic()
         place = arena.begin_generation(self._step, stride, last=checkpoints.is_last())
-        if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
+        if place is None:
             connection.skip_save(length)
             return
         place.data[: len(layout.manifest)] = layout.manifest
         copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
-        place.data[begin:length] = tail
+        place.data[begin:length] = small
         place.commit(
             Commit(
                 step=self._step,
@@ -374,7 +374,7 @@ class KeptReader(_WithoutNames, StorageReader):
         """Wait until all parts are on this host. Raises `KeptStateError`, also if a writer has saved in this round."""
         point = _open_connection().point
         if point is None:
-            raise KeptStateError("KeptReader came after a save of this round: make it before, and only one")
+            raise KeptStateError("KeptReader came after a save of this round: make one reader, before the first save")
         self.step = point.step
         """The step that is kept; -1 if there is none."""
         self._saved = SavedTensors()
@@ -440,7 +440,7 @@ def _check_pickle(name: str, pickled: bytes) -> None:
 def _trust_common_types() -> None:
     """Have torch trust common types in a pickle, in this process: those in states of samplers and schedulers.
 
-    To make a value of these types runs no code of others.
+    A pickle of only these types runs no code of its author.
     """
     plain: list[Any] = [list, dict, set, frozenset, int, float, str, date, datetime, timedelta, timezone]
     plain.append(codecs.encode)  # brings bytes back; torch 2.4 does not trust it by itself

@@ -310,7 +310,7 @@ def test_a_writer_takes_a_step_alone(step: Any) -> None:
 def test_a_reader_comes_before_the_first_save() -> None:
     """A save frees the memory of the state that was loaded."""
     save(STATE, storage_writer=KeptWriter(1))
-    with pytest.raises(KeptStateError, match="KeptReader came after a save of this round: make it before"):
+    with pytest.raises(KeptStateError, match="KeptReader came after a save of this round: make one reader"):
         KeptReader()
 
 
