@@ -51,7 +51,7 @@ class ElasticDistributedSampler:
     * With `micro`, a rank gets its share of a batch in the micro-batches of `workerlib.global_batch`. A step ends with
       the one that is `last`, and `advance` is called then.
     * `remainder="exact"`: each sample comes exactly once, and the last batch may be smaller than the others. If it has
-      fewer samples than there are ranks, some ranks get its first one as a stand-in, with the weight 0.
+      fewer samples than there are ranks, some ranks get its first sample as a stand-in, with the weight 0.
     * `remainder="pad"`: each batch has `batch_size` samples. The last one is filled with samples from the beginning of
       the order; `repeats()` returns them.
     * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
@@ -87,7 +87,8 @@ class ElasticDistributedSampler:
         self._epoch = 0
         self._done = 0
         self._ended = False
-        """Whether this process has trained on the last batch of the epoch."""
+        """Whether this process has trained on the last batch of the epoch. A loaded state does not count: a script that
+        goes on with an epoch that was over finds no batch left, and begins the next one."""
         self._order: tuple[int, array[int]] | None = None
         """An epoch and its order; None before the first use."""
         if remainder not in get_args(Remainder):
@@ -189,7 +190,7 @@ class ElasticDistributedSampler:
             start = min(start + size, self._length)
 
     def _size(self, start: int) -> int:
-        """Return the size of the batch that begins at this place, whatever came before it; 0 if there is none."""
+        """Return the size of the batch that begins at this place in the order; 0 if there is none."""
         left = self._length - start
         full = self._batch_size
         match self._remainder:
