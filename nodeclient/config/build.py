@@ -33,7 +33,8 @@ from nodeclient.output.output_settings import Choice, OutputSettings, Rotation
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 DIGESTS = "COORDINATORD_DIGESTS"
-"""The variable that switches digests off. It is in workerlib, too, which is imported only once `cli` has checked it."""
+"""The variable that switches digests off; workerlib has this name too, but is imported only once `cli` has checked the
+installed workerlib."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The workers' variables for the network interface of gloo and NCCL, which the user may have set."""
@@ -44,6 +45,10 @@ IGNORED_VARIABLES = {
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
 }
 """Variables of torchrun without a counterpart here, and the remark about each."""
+
+
+NOWHERE = Path(os.devnull)
+"""The value of `--log-dir` by which a user asks for no files: all output goes to the terminal, as with torchrun."""
 
 
 class FrontEnd(Struct, frozen=True):
@@ -126,7 +131,7 @@ def check_script(parser: SettingsParser, script: str) -> None:
 
 
 def _record_derived(line: _Line, config: JoinConfig) -> None:
-    """Record the values that no setting has by itself, so that `--show-config` shows them.
+    """Record the values that were not set but derived, so that `--show-config` shows them.
 
     A share of the memory is shown as a share, since a user may write a settings file for other hosts from that.
     """
@@ -263,8 +268,8 @@ def _persist(line: _Line, job: str | None) -> PersistSettings | None:
     """Return where and how often kept state is written; None without `--persist`. `job` is None if unnamed."""
     given = line.given
     if given.persist is None:
-        idle = [dest for dest in ("persist_every_s", "persist_keep") if line.parser.source(dest) is not Source.DEFAULT]
-        line.remarks.extend(f"{line.parser.flag(dest)} has no effect without --persist" for dest in idle)
+        vain = [dest for dest in ("persist_every_s", "persist_keep") if line.parser.source(dest) is not Source.DEFAULT]
+        line.remarks.extend(f"{line.parser.flag(dest)} has no effect without --persist" for dest in vain)
         return None
     if given.keep_memory == 0:
         line.remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
@@ -297,10 +302,6 @@ def _use_scheduler_value(line: _Line, key: str, noun: str) -> str | None:
         return None
     line.remarks.append(f"{noun} {found.value} from {found.source}")
     return found.value
-
-
-NOWHERE = Path(os.devnull)
-"""The value of `--log-dir` by which a user asks for no files: all output goes to the terminal, as with torchrun."""
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:

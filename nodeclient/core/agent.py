@@ -208,8 +208,8 @@ class Agent:
             self._sweep(now)
 
     def _on_gpus_in_use(self, event: events.GpusInUse, now: float) -> None:
-        sweeps = self._group.ending.stage is EndStage.SWEEPING
-        self._effects += self._sweeping.on_gpus(event.gpus, now, sweeps=sweeps)
+        is_sweep = self._group.ending.stage is EndStage.SWEEPING
+        self._effects += self._sweeping.on_gpus(event.gpus, now, found_by_sweep=is_sweep)
 
     def _on_tick(self, _: events.Tick, now: float) -> None:
         """Act on the first deadline only, since that may cancel a later one. If it does not, another tick follows."""

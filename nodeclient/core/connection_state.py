@@ -24,11 +24,11 @@ has forgotten it, the rest suffices to join by another one before the coordinato
 end would cost more nodes their session on a network that loses packets, where TCP is often silent for seconds."""
 
 PROBE_LEASES = 4.0
-"""How many leases a probe takes. The coordinator stretches a lease to three times its length on a bad network, and must
-declare a dead master lost before the probe fails: a loss is not charged, and a failed probe is."""
+"""How many leases a node probes the master of a round. The coordinator stretches a lease to three times its length on a
+bad network, and must declare a dead master lost before the probe fails: only a failed probe is charged as a restart."""
 
 ERRORS_MAX = 16
-"""How many different errors are shown in one outage: several of each coordinator, as a job has only a few."""
+"""How many different errors are shown in one outage: several of each of the few coordinators of a job."""
 
 TRANSIENT = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
 """Phases that a node passes through at the coordinator's request. The coordinator waits for the next phase, so a node

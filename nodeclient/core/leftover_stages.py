@@ -1,9 +1,10 @@
-"""How long processes may outlive the programs of their workers: leftovers, and workers that linger.
+"""How long processes may outlive the programs of their workers: leftovers, lingering workers, and groups of workers.
 
 A *leftover* is a process that a worker has started, and that lives when the worker has ended. It has work to finish: an
 experiment tracker writes its last data, `cp ... &` copies a checkpoint. So leftovers are first left alone, then sent
 SIGTERM, and SIGKILL at last. A worker *lingers* if its program is over, but its own process does not end, for example
-because a destructor hangs. It is killed, since its round would never end.
+because a destructor hangs. It is killed, since its round would never end. A worker that was asked to end is *outlived*
+if it has exited, but others of its process group have not.
 
 Times are in seconds of a clock that never goes back.
 """
@@ -46,7 +47,7 @@ class LeftoverStage(StrEnum):
 
 
 NEXT = CompleteMap[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
-"""The next stage after each stage with a deadline, and the signal that is sent at its begin."""
+"""The next stage after each stage but the last, and the signal that is sent at its begin."""
 NEXT |= {
     LeftoverStage.UNASKED: (LeftoverStage.ASKED, Signals.SIGTERM),
     LeftoverStage.ASKED: (LeftoverStage.KILLED, Signals.SIGKILL),
@@ -150,7 +151,7 @@ def killed(texts: Sequence[str]) -> str:
 
 
 class Outlived:
-    """The workers of one round that were asked to end and have exited, while processes of their groups live.
+    """The outlived workers of one round.
 
     Such a worker counts as alive until its process group is gone, since a process of the group may be writing
     its checkpoint. Even if the group is then killed, the worker counts as ended by itself.
@@ -160,7 +161,7 @@ class Outlived:
         """Begin with none."""
         self._left: dict[int, tuple[Leftover, ...]] = {}
         self.tell_at: float | None = None
-        """When to tell the user which leftovers the node waits for; None if there are none, or if the user was told."""
+        """When to tell the user which leftovers the node waits for; None if there is nothing that was not told."""
 
     def add(self, local_rank: int, leftovers: tuple[Leftover, ...], now: float) -> None:
         """Record that a worker has exited, and its leftovers."""

@@ -22,7 +22,7 @@ from nodeclient.core.reuse import Reuse
 from nodeclient.core.worker_group import WorkerGroup
 
 FREE_BYTES = 512 << 20
-"""How much memory of a GPU may be in use beyond the usual if the GPU is to count as free. NVRx tolerates as much."""
+"""A GPU counts as free if no more of its memory is in use beyond the usual. NVRx tolerates as much."""
 
 FREE_WITHIN_S = 50.0
 """How long a node waits for GPUs to be free. NVRx waits as long."""
@@ -71,7 +71,7 @@ class Sweeping:
         """The bytes of each GPU that were in use before the node had workers. The node does not wait for these."""
 
     def begin(self, group: WorkerGroup, reuse: Reuse, leaving: Leaving, now: float) -> Sweep:
-        """Begin a sweep, the first or a further one of a round, since no worker of the round lives.
+        """Begin the first or a further sweep of a round. Only parked workers live, and their time counts from now.
 
         It waits for GPU memory if another round may follow. If workers are parked, it does not: they hold some of it.
         """
@@ -90,13 +90,12 @@ class Sweeping:
         self.held_up = clip(why, MESSAGE_MAX)
         return Notice(Level.ERROR, why, "sweep_failed")
 
-    def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, sweeps: bool) -> list[Notice | Sweep]:
+    def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, found_by_sweep: bool) -> list[Notice | Sweep]:
         """Record that GPU memory is in use while no worker lives; order a later sweep, or a last one without GPUs.
 
-        `sweeps` says whether a sweep has found this. Otherwise it is before the first round, and the memory belongs to
-        other programs.
+        If it is not `found_by_sweep`, it is before the first round, and the memory belongs to other programs.
         """
-        if not sweeps:
+        if not found_by_sweep:
             self._usual = {gpu.name: gpu.used_bytes for gpu in gpus}
             return [Notice(Level.WARNING, notices.gpus_in_use(gpus), "gpu_memory_in_use")] if gpus else []
         taken = [gpu for gpu in gpus if gpu.used_bytes > self._usual.get(gpu.name, 0) + FREE_BYTES]

@@ -26,12 +26,12 @@ _NO_LIMIT = 1 << 60
 def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
     """Yield the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
 
-    Each directory, which need not exist, comes with whether it is of version 2, where all controllers share
-    directories. The limits of all groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
+    Each comes with whether it is of version 2, where all controllers share directories. It need not exist. The limits
+    of all groups apply. See the kernel's cgroup-v2.rst and cgroup-v1.
     """
     for group in read_if_there(host.processes / "self/cgroup").splitlines():
         _, controllers, path = group.split(":", 2)
-        # In a container with its own cgroup namespace the path may be missing; then the visible root is its group.
+        # In a container, the directory of this path may be missing. The visible root, the last parent, is its group.
         below = PurePosixPath(path.lstrip("/"))
         root = host.system / "fs/cgroup"
         if not controllers:

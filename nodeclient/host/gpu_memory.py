@@ -29,8 +29,8 @@ from nodeclient.host.process_state import (
 )
 
 _ENDING_STATES = frozenset("DZX")
-"""The states of a killed process until the driver has released its memory: it waits in the kernel, which a living
-process may do as well, or is a zombie, or dead."""
+"""The states of a killed process until the driver has released its memory: it waits in the kernel, or is a zombie, or
+dead. A living process may wait in the kernel, too."""
 
 _PF_EXITING = 0x4
 """The flag in linux/sched.h of a process that is ending."""
@@ -46,7 +46,7 @@ hangs, an error of the workers will say more."""
 async def sample_gpus(
     environ: Mapping[str, str], host: Host = THIS_HOST, within_s: float = SAMPLE_WITHIN_S
 ) -> tuple[GpuUse, ...]:
-    """Return `uses_of` the GPUs that workers see; nothing if NVIDIA's driver is missing, hangs, or may not be used."""
+    """Return `uses_of` the GPUs that workers see; none if NVIDIA's driver is missing, hangs, or refuses."""
     if not (host.devices / "nvidiactl").exists():
         return ()
     with suppress(OSError):  # the system has no free thread, or a file of the kernel cannot be read
@@ -88,8 +88,8 @@ def _gpu_process(pid: int, processes: Path, node_pid: int) -> GpuProcess | None:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
     parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
-    # The node's process has started its children that lead a session, and has adopted the others from its workers.
-    # Other orphans are children of init, as services are, and only those of workers have a worker's environment.
+    # Those children of the node's process that lead a session were started by it. The others are orphans of its
+    # workers. Any other orphan is a child of init, as a service is, which lacks a worker's environment.
     orphaned = not leads_session if parent == node_pid else parent == _INIT and _was_of_worker(pid, processes)
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)

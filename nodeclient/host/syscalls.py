@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import signal
-import sys
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
@@ -30,7 +29,7 @@ _SEAL_SIZE = 2 | 4 | 1
 class MissingCallError(OperationalError):
     """The kernel has no pidfds for this process."""
 
-    exit_code = ExitCode.USAGE
+    exit_code = ExitCode.USAGE  # as for a flag that this host cannot obey: another attempt would not help
 
 
 def check_pidfds() -> None:
@@ -51,14 +50,14 @@ def check_pidfds() -> None:
 
 def pidfd_open(pid: int) -> int:
     """Return a descriptor of a process, as `os.pidfd_open` does. Raises `OSError`."""
-    if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+    if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _call("syscall", PIDFD_OPEN, pid, 0)
 
 
 def pidfd_send_signal(pidfd: int, signum: int) -> None:
     """Send a signal to the process of a descriptor, as `signal.pidfd_send_signal` does. Raises `OSError`."""
-    if sys.platform == "linux" and hasattr(signal, "pidfd_send_signal"):
+    if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(pidfd, signum)
     else:
         _call("syscall", PIDFD_SEND_SIGNAL, pidfd, signum, None, 0)
@@ -66,9 +65,9 @@ def pidfd_send_signal(pidfd: int, signum: int) -> None:
 
 def memory_file(name: str) -> int:
     """Return an empty file in memory, as `os.memfd_create` does, for `seal_size`. Raises `OSError`."""
-    if sys.platform == "linux" and hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create"):
         return os.memfd_create(name, _CLOEXEC_AND_SEALABLE)
-    # By its function: the number of this older call depends on the processor.
+    # By name: the number of this older call depends on the processor.
     return _call("memfd_create", name.encode(), _CLOEXEC_AND_SEALABLE)
 
 

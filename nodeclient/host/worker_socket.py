@@ -90,7 +90,7 @@ class WorkerSocket(Generic[C]):
         return str(path)
 
     def forget(self, connection: C) -> None:
-        """Close a connection."""
+        """Close a connection, and drop the packets that it has not taken yet."""
         self.connections.discard(connection)
         self._loop.remove_reader(connection.socket)
         self._loop.remove_writer(connection.socket)
@@ -122,7 +122,7 @@ class WorkerSocket(Generic[C]):
 
 
 class MessageSocket(WorkerSocket[C], Generic[C, Message]):
-    """A socket for messages of one kind. Memory and files go to a worker as file descriptors in a packet."""
+    """A socket for messages of one type, `Message`. Memory and files go to a worker as descriptors in a packet."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class MessageSocket(WorkerSocket[C], Generic[C, Message]):
             return
         try:
             message = self._codec.decode(packet)
-        except ChannelError:  # the packet is empty, as the worker is gone, or it is no worker of this node
+        except ChannelError:  # the worker is gone, so the packet is empty; or this is no worker
             self.end(connection)
         else:
             self._on_message(connection, message)

@@ -13,7 +13,7 @@ from nodeclient.output.lines import plain
 from nodeclient.output.streams import Sink
 
 ENDED_BY_SIGINT = frozenset({-signal.SIGINT, 128 + signal.SIGINT, -signal.SIGKILL})
-"""The exit codes of a Python that KeyboardInterrupt ends, of a shell around it, and of one that is killed meanwhile."""
+"""The exit codes of a Python that KeyboardInterrupt ends, of a shell around it, and of either if it is killed first."""
 
 BUFFERED_BYTES_MAX = 1024 * 1024
 """The limit of hidden bytes: a thousand tracebacks. Beyond that they are shown."""
@@ -67,7 +67,7 @@ class InterruptFilter(Sink):
         """Pass on or buffer the next bytes."""
         self._buffered += len(chunk)
         begin = 0
-        """Where the part of the chunk begins that is parsed; all before it is shown."""
+        """Where the chunk has to be parsed from; what comes before is shown."""
         if not self._chain:
             first = _FIRST.search(chunk) if self._sigint.is_set() else None
             begin = len(chunk) if first is None else first.start()

@@ -34,7 +34,7 @@ SILENCE_S = 30.0
 connection may be noticed much later."""
 
 LINE_BYTES_MAX = 1024 * 1024
-"""The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""
+"""The limit of a message, which may have a command line: far more than people write."""
 
 
 class LinkError(OperationalError):
@@ -52,7 +52,7 @@ def receive_errand() -> int | None:
         raise LinkError("nothing came on standard input: only `nodeclient up` can use this program")
     peer, _, address, _ = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]  # see ssh(1)
     arrival = Arrival(__version__, address, peer)
-    if errand.workdir is None:
+    if errand.workdir is None:  # this is the coordinator's host
         logs.configure("info", "nodeclient")
         return asyncio.run(_serve(lines, arrival))
     try:
@@ -61,7 +61,7 @@ def receive_errand() -> int | None:
         arrival = structs.replace(arrival, problem=f"{error.strerror}")
     _send(arrival)
     start = decode_line(next(lines, b""), RunNode)
-    if start is None:  # `up` is gone, since another host is not ready
+    if start is None:  # `up` is gone, for example since another host is not ready
         return ExitCode.UNAVAILABLE
     sys.argv[1:] = start.arguments
     # The PATH that ssh sets may lack this Python. With it in front, `python` in the node's command is this one.
@@ -78,7 +78,7 @@ async def _serve(lines: Iterator[bytes], arrival: Arrival) -> int:
         access = AccessSettings(config_home=os.environ.get("XDG_CONFIG_HOME", ""))
         token = await asyncio.to_thread(Client([Endpoint(LOOPBACK, embedded.port)], access).node_token)
         _send(structs.replace(arrival, port=embedded.port, token=token))
-        await asyncio.to_thread(next, lines, b"")  # waits for their end: only nodes are sent signals
+        await asyncio.to_thread(next, lines, b"")  # until `up` is gone: only nodes are sent signals
     return ExitCode.OK
 
 

@@ -90,6 +90,23 @@ WRONG_FOR_S = 3.0
 """How long all attempts must fail because of a wrong token, or --insecure, before that is final. A coordinator knows of
 a new token within a second, and those that share a store within two."""
 
+CUT_SHORT = (HandshakeError, ConnectionError)
+"""The errors of a node that connects in the clear to a coordinator that serves TLS."""
+
+UNPROVEN = (
+    "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: with"
+    " --token-file FILE, it connects only to the coordinator of that token"
+)
+
+DENIALS = frozenset({401, 403, 429})
+"""The HTTP statuses by which a coordinator denies access."""
+
+DESCRIPTION = re.compile(r'error_description="([^"]*)"')
+"""The reason in the header of a denial (RFC 6750, section 3)."""
+
+ERRNO = re.compile(r"\[Errno (\d+)\]")
+"""An error number in the text that asyncio makes of the errors of several addresses. The first one counts."""
+
 Request = ReadLog | AskStacks | AskArrivals
 """The questions of a coordinator, which it asks for its users or to find a hang."""
 
@@ -107,15 +124,6 @@ def refuse_request(wanted: Request, answer: Answer) -> None:
             answer(Stacks(wanted.request, (), problem))
         case AskArrivals():
             answer(Arrivals(wanted.request, 0.0, 0.0, (), problem))
-
-
-CUT_SHORT = (HandshakeError, ConnectionError)
-"""The errors of a node that connects in the clear to a coordinator that serves TLS."""
-
-UNPROVEN = (
-    "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: with"
-    " --token-file FILE, it connects only to the coordinator of that token"
-)
 
 
 class JoinAttempts:
@@ -192,8 +200,8 @@ class _AttemptResult:
     let_in: bool = False
     """Whether the coordinator has let the node in. If not, pauses grow."""
     turned_away: bool = False
-    """Whether the coordinator has refused this node in its session, until a person or another node acts. Not set if the
-    handshake was denied, since a coordinator learns of a new token within a second."""
+    """Whether the coordinator has refused this node in its session, and will until a person or another node acts. Not
+    set if the handshake was denied, since a coordinator learns of a new token within a second."""
     leader: Endpoint | None = None
     """The leader that the coordinator, a standby, has named."""
     timed_out: bool = False
@@ -201,8 +209,8 @@ class _AttemptResult:
     leaves_token_in_doubt: bool = False
     """Whether a token that was denied before still counts as wrong: it was denied again, or a standby answered. A
     standby lets no node in, so its answer says nothing about the token."""
-    why_closed: str = ""
-    """Why this node has closed the session, which it does if the coordinator is silent; empty if it has not."""
+    why_aborted: str = ""
+    """Why this node has aborted the session, which it does if the coordinator is silent; empty if it has not."""
 
 
 class CoordinatorConnection:
@@ -246,7 +254,7 @@ class CoordinatorConnection:
 
     def close(self, reason: str) -> None:
         """End the present connection, in which the coordinator has fallen silent, for this reason, and reconnect."""
-        self._result.why_closed = reason
+        self._result.why_aborted = reason
         if self._session is not None:
             self._session.abort()  # to wait for a close frame would delay the next attempt
 
@@ -265,8 +273,8 @@ class CoordinatorConnection:
             if not result.leaves_token_in_doubt:
                 self._wrong_since = None
             self._submit(SessionClosed(reason))
-            silent = result.timed_out or bool(result.why_closed)  # this node closes only silent sessions
-            # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
+            silent = result.timed_out or bool(result.why_aborted)
+            # If the address may not be the coordinator's, all addresses of the name are tried in turn.
             tries_all = by_name and result.leader is None and (silent or not result.let_in)
             if tries_all and result.let_in:  # the session may have lasted for days
                 addresses = await self._addresses.look_up(contact.coordinator)
@@ -307,7 +315,7 @@ class CoordinatorConnection:
         return refused.message
 
     def _deny(self, coordinator: Endpoint, reason: str, *, wrong: bool) -> str:
-        """Report that a coordinator denies access, and return the reason; `wrong` as in `WrongAccessError`."""
+        """Report that a coordinator denies access, and return the reason; `wrong` stands for a `WrongAccessError`."""
         retry, final_within_s = True, None
         if wrong:
             self._addresses.forget(coordinator)  # another coordinator may have that address now
@@ -383,7 +391,7 @@ class CoordinatorConnection:
                 self._attempts.proven = None  # it was revoked, and there may be a newer one in its place
         if session.bug is not None:
             raise session.bug
-        return self._result.why_closed or session.ending or session.reason or "the coordinator closed the connection"
+        return self._result.why_aborted or session.ending or session.reason or "the coordinator closed the connection"
 
     # What the session calls
 
@@ -433,7 +441,7 @@ class _CoordinatorSession(WebSocketClient):
         self.address = ""
         """The address of the coordinator, once the session is open."""
         self.ending: str | Refused | None = None
-        """Why this side has closed the connection; None if it has not."""
+        """Why a message has ended the session; None if none has."""
 
     @property
     def is_denied(self) -> bool:
@@ -469,16 +477,6 @@ def pause_after(pause_s: float, *, let_in: bool, turned_away: bool) -> float:
     if let_in:
         return PAUSE_FIRST_S
     return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
-
-
-DENIALS = frozenset({401, 403, 429})
-"""The HTTP statuses by which a coordinator denies access."""
-
-DESCRIPTION = re.compile(r'error_description="([^"]*)"')
-"""The reason in the header of a denial (RFC 6750, section 3)."""
-
-ERRNO = re.compile(r"\[Errno (\d+)\]")
-"""An error number in the text that asyncio makes of the errors of several addresses. The first one counts."""
 
 
 async def _access_problem(

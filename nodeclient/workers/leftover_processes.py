@@ -86,7 +86,7 @@ class LeftoverProcesses:
 
     async def free_resources(self) -> None:
         """Kill the leftovers with a GPU or a port that the next round may need. Raises `UnkillableError`."""
-        known = {pidfd: leftover for known in self._watched.values() for pidfd, leftover in known.items()}
+        known = {pidfd: leftover for watched in self._watched.values() for pidfd, leftover in watched.items()}
         present = {leftover.pid: leftover for leftover in known.values()}
         with _duplicates(known) as pidfds:
             users = await asyncio.to_thread(resource_users, pidfds) if pidfds else []
@@ -99,11 +99,11 @@ class LeftoverProcesses:
 
     async def end(self) -> None:
         """Wait until no leftover lives. Those that do not end in time are killed."""
-        end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + leftover_stages.SAID_AFTER_S
+        end_by, tell_at = self.stages.end(self._loop.time()), self._loop.time() + leftover_stages.SAID_AFTER_S
         self._timer.arm(self.stages.next_deadline())
-        await self._are_gone_by(said_at)
+        await self._are_gone_by(tell_at)
         texts = [leftover_stages.named([*known.values()]) for known in self._watched.values() if known]
-        if texts and said_at < end_by:
+        if texts and tell_at < end_by:
             self._notify(Level.INFO, leftover_stages.awaited(texts, end_by - self._loop.time()))
         await self._are_gone_by(end_by + DEAD_WITHIN_S)
 
@@ -115,7 +115,7 @@ class LeftoverProcesses:
 
     async def _scan(self, ended: Sequence[EndedWorker] = ()) -> None:
         """Find and watch the leftovers of workers that have just `ended`, and new leftovers of other workers."""
-        async with self._scanning:  # only here do marks come and go, so the thread below can read them
+        async with self._scanning:  # no other scan may add or remove marks while the thread below reads them
             self._watched |= {worker.mark: {} for worker in ended}
             self._ranks |= {worker.mark: worker.rank for worker in ended}
             groups = {worker.group: worker.mark for worker in ended if worker.group is not None}

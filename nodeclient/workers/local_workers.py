@@ -66,7 +66,7 @@ class LocalWorkers:
     """One node's workers of one round at a time; all methods are for the main thread, in the running event loop.
 
     After `terminate`, a worker counts as exited when all of its process group has. So a shell around the training
-    script may die of SIGTERM at once while the script writes its checkpoint. If another signal kills such a shell, the
+    script may die of SIGTERM at once while the script writes its checkpoint. If a signal kills such a shell before, the
     rest of its group, which is the training, is killed too.
     """
 
@@ -203,7 +203,7 @@ class LocalWorkers:
         Raises `UnkillableError` if something outlives SIGKILL for a minute. Then it may be called again. Make one call
         at a time, and do not cancel it.
         """
-        # A parked worker that has died by itself is still there if a process of its group lives.
+        # A parked worker that has died by itself was reported, and is not reaped while a process of its group lives.
         ending = [worker for worker in self._workers.values() if worker.reported or not worker.parked]
         killed = self._in_round()
         # Nothing is reaped before all is killed, so that the groups' numbers are not reused.
@@ -214,7 +214,8 @@ class LocalWorkers:
         self._ended = [worker for worker in self._ended if worker not in killed]
         try:
             # In a thread, because reading all of /proc takes milliseconds, and a large process takes seconds to die.
-            await asyncio.to_thread(process_tree.kill_marked, None, frozenset(worker.pid for worker in killed))
+            groups = frozenset(worker.pid for worker in killed)
+            await asyncio.to_thread(process_tree.kill_marked, mark=None, groups=groups)
         except process_tree.UnkillableError:
             for worker in killed:
                 self._watch(worker, worker.pid)
@@ -236,7 +237,12 @@ class LocalWorkers:
         self._ended.append(worker)
 
     def _settle(self) -> None:
-        """Report the exits of ended workers, but first watch the rest of a process group that counts as the worker."""
+        """Report the exits of ended workers, but first watch the rest of a process group that counts as the worker.
+
+        * After `terminate`, the rest counts as the worker.
+        * If a signal has killed a shell before, the rest counts too, and is killed.
+        * Otherwise the rest may live on. The next sweep reaps the worker, and watches the rest as leftovers.
+        """
         ended, self._ended = self._ended, []
         left: dict[int, list[int]] = {worker.pid: [] for worker in ended}
         shells = set[int]()

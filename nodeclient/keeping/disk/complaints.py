@@ -1,4 +1,4 @@
-"""Warns the user of trouble with the disk once, though each further attempt meets it again."""
+"""Warns the user of trouble with the disk once, and not again at each further attempt."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Complaints:
         """The reason of the last warning about each kind of work, until that work succeeds."""
 
     def complain(self, work: Work, text: str) -> None:
-        """Warn the user, unless the last warning gave the same reason: the text after the first `: `.
+        """Warn the user, unless the last warning gave the same reason.
 
-        The text before it may name another step.
+        The reason is the text after the first `: `, since the text before it may name another step.
         """
         reason = text.partition(": ")[2]
         if self._last.get(work) != reason:

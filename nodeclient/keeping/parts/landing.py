@@ -47,7 +47,7 @@ class Landing:
         """
         if self._is_over:  # read without the lock to save the allocation; `_own` decides
             raise FetchError(_UNWANTED)
-        # Instead of a small state, a holder may send a generation that has it too.
+        # A holder that is asked for a small state may send a generation with it: only those have `has_small`.
         is_generation = self._kind is Kind.BIG or commit.has_small
         generation, small = (commit.length, 0) if is_generation else (0, commit.length)
         try:
@@ -55,11 +55,11 @@ class Landing:
         except ArenaError as error:
             raise NoMemoryError(str(error)) from None
         size = sizes.one_of_each
-        demand = f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}"
-        self._memory.claim(sizes, size, demand)
+        what_for = f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}"
+        self._memory.claim(sizes, size, what_for)
         owned = self._memory.allocate(sizes, size)
         self._own(Landed(commit, owned, is_generation))
-        owned.arena.touch(generations=1)  # so that the data do not cause a fault at each page
+        owned.arena.touch(generations=1)  # at once, since the data would cause a fault at each page
         return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
     def _own(self, landed: Landed) -> None:
