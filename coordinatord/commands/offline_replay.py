@@ -17,7 +17,7 @@ from coordinatord.store.interface import Entry, UnreadableStoreError
 def replay_run(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
     """Apply the records of one run; yield each of them with the run after it.
 
-    The run is one object, which the next record changes. Raises `UnreadableStoreError`.
+    All yield the same object, which the next record changes. Raises `UnreadableStoreError`.
     """
     cluster = DurableCluster()
     for number, entry in enumerate(entries, 1):
@@ -40,7 +40,7 @@ def final_state(entries: Sequence[Entry]) -> DurableRun:
 
 
 def replay_drains(entries: Sequence[Entry]) -> DurableCluster:
-    """Return a cluster with the drains of these records, which belong to no job, so that none is impossible."""
+    """Return a cluster with the drains of these records. They belong to no job, so `apply` rejects none of them."""
     cluster = DurableCluster()
     for entry in entries:
         apply(cluster, entry.record, entry.at)

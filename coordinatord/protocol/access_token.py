@@ -76,5 +76,5 @@ def parse_tokens(text: str) -> tuple[AccessToken, ...]:
 
 
 def contains_token(text: str) -> bool:
-    """Whether a text seems to contain a token. A command line must not: everybody on the host can read it."""
+    """Whether a text seems to contain a token. No command line may: everybody on the host can read those."""
     return f"{PREFIX}." in text

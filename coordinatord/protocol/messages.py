@@ -244,7 +244,7 @@ class Cause(StrEnum):
 
     @property
     def is_charged(self) -> bool:
-        """Whether a restart after it uses up some of `--max-restarts`: the job is not to blame for its hosts."""
+        """Whether a restart after it counts against `--max-restarts`. The job is not to blame for its hosts."""
         return self not in {Cause.DEVICE, Cause.PREEMPTED}
 
 
@@ -278,7 +278,7 @@ class Killed(Strict, frozen=True):
 
 
 class SecondaryFailure(Strict, frozen=True):
-    """A worker that failed after another one, in consequence or with the same error."""
+    """A worker that failed after another one, in consequence or with the same error, in a report on the round."""
 
     node: Name
     rank: Count
@@ -327,7 +327,7 @@ class NodeOffer(Strict, frozen=True):
 
 
 class Follower(Strict, frozen=True):
-    """A worker that failed after another one of its node."""
+    """A worker that failed after another one of its node, within that one's `Failure`."""
 
     rank: Count
     exit_code: WorkerExit
@@ -366,7 +366,7 @@ class Failure(Strict, frozen=True):
     left: Quiet[bool] = False
     """It left its round because of a failed collective, and its process has not ended."""
     stopped: bool = False
-    """Its node stopped it after an error of its own, before its process had exited. So it counts only if another
+    """It had reported an error, and its node stopped it before its process had exited. So it counts only if another
     worker failed with the same error."""
     final: bool = False
     """The worker declared that no restart mends its error: the run ends."""
@@ -536,8 +536,8 @@ class Observed(Strict, frozen=True, tag=True):
     cut_off: Quiet[bool] = False
     """Whether it has ended its workers of the round because it was out of touch with the coordinator for too long."""
     kept: Holding | None = None
-    """The training state of this run that it keeps in memory; None if it keeps none. After a change for
-    which the coordinator may wait, such as a copy or a failed restore, the node sends its next heartbeat at once."""
+    """The training state of this run that it keeps in memory; None if it keeps none. After a change that the
+    coordinator may be waiting for, such as a copy or a failed restore, the node sends its next heartbeat at once."""
     section: Quiet[Section | None] = None
     """The section of its workers; None without one."""
     begun: Quiet[WorkerStarts | None] = None
@@ -620,7 +620,7 @@ class Desired(Strict, frozen=True, tag=True):
     reason: Text
     wait_s: Seconds | None
     """The longest time that the node waits: for a round or its release, or at the end of a run for the write to the
-    disk. None if not known, and with the goals `run` and `exit`."""
+    disk. None if it is not known, or if the goal is `run` or `exit`."""
     heartbeat_s: Quiet[Grant]
     lease_s: Quiet[Grant]
     """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""

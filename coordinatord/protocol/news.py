@@ -39,7 +39,10 @@ def marked(kind: type[Struct], mark: Mark) -> frozenset[str]:
 
 
 def is_news(now: object, before: object) -> bool:
-    """Whether two messages, or two values of a field, differ in a field that is not quiet, here or in a part."""
+    """Whether two messages, or two values of a field, differ in a field that is not quiet, also of a message within.
+
+    Tuples are compared as a whole.
+    """
     if not isinstance(now, Struct) or type(now) is not type(before):
         return now != before
     names, values = _loud(type(now))

@@ -226,7 +226,7 @@ class GroupPlace(Struct, frozen=True):
 
     group: str
     """The last word of `Collective.group`, and the backend, such as `41.nccl`: each backend counts its own collectives.
-    It is `41.` for a worker that has begun no collective of the group."""
+    As `41.`, without a backend, the worker has begun no collective of the group."""
     stage: GroupStage
     number: int
     """The number of the collective, or the rank of the peer."""
@@ -258,8 +258,8 @@ def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
     `collectives` begin with those in which the worker waits, the oldest first. At most three places of a group can show
-    a hang: the first exchange and the first collective, in which the worker stands, and the first collective for all,
-    in which it may be overtaken (see `wait_graph`). Other places are left out, and so are places beyond the limit.
+    a hang. The first exchange and the first collective hold the worker up now. The first collective for all shows
+    whether it is overtaken (see `wait_graph`). Other places are left out, and so are places beyond the limit.
     """
     packed = b""
     seen: set[tuple[str, str]] = set()
@@ -291,7 +291,7 @@ Frame = tuple[str, str, str]
 """A function, its file and a line."""
 
 _RUNNER = re.compile(r"<frozen runpy>|(?:.*/)?runpy\.py|(?:.*/)?nodeclient/forkserver/.*")
-"""The files that run a script. A user's folder may be called nodeclient, too."""
+"""The files that run a script. Of nodeclient, only this folder: a user's folder may be called nodeclient, too."""
 
 _GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_impl|_call_impl)")
 """Functions that only call another one: those of torch's decorators, and those that call the forward of a module."""

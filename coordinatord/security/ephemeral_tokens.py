@@ -2,7 +2,8 @@
 
 A killed process cannot remove its file. Nodes that find a token of their user reject every coordinator without TLS, so
 a stale file would keep them from such coordinators for ever. So a process locks its file as long as it lives, and a
-later start on the same host removes the files that nobody has locked.
+later start in the same boot of the host removes the files that nobody has locked. Files of other boots stay, since
+their process may live on another host that shares the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FILES_MAX = 1_000
 """The limit of checked files: a user has those of a few coordinators."""
 
 _LINE = re.compile(r"# They end with their coordinator, in the boot (\S+)\n")
-"""The line that names the boot of the host, because other hosts that share the folder may not see the lock."""
+"""The line that names the boot of the host: other hosts that share the folder may not see the lock."""
 
 
 def write_ephemeral(path: Path, text: str) -> int:
@@ -61,7 +62,7 @@ def remove_files_of_ended(environ: Mapping[str, str]) -> None:
 
 def _remove_unlocked(path: Path) -> None:
     """Remove a token file. Raises `OSError`, also if it is locked."""
-    with path.open("r+b") as file:
+    with path.open("r+b") as file:  # NFS locks only a file that is open for writing
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
     log.info(

@@ -48,7 +48,7 @@ class KeptState:
     """The knowledge of this wing about one run. Nothing of it is recorded: after a restart, nodes report it again."""
 
     def __init__(self, run: Run) -> None:
-        """Begin with the step that the round resumed from, by the records of the run."""
+        """Begin with what the records of the run say: the step that the round resumed from."""
         self.run = run
         self.changes = 0
         """A counter that `holdings` and `RunKeeping` raise at each change that affects what nodes are sent, so that
@@ -58,8 +58,8 @@ class KeptState:
         self.disk = Persisting()
         self.protection = Protection(self.index, self.copies, self.disk, run.durable)
         self.plan: ResumePlan | None = None
-        """The plan by which nodes of the current round fetch their parts. None if it has to be made anew: a holder has
-        lost parts, or holders of missing parts may have reported."""
+        """The plan by which nodes of the current round fetch their parts. None if it has to be made anew, because a
+        holder has lost parts, or holders of missing parts may have reported."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not fetch the state that their workers resume from, by node."""
         self.first_states = FirstStates()
@@ -95,7 +95,7 @@ class KeptState:
         that round know. If they are gone too, the number stays unknown until a round makes new steps.
         """
         durable, furthest = self.run.durable, self.run.furthest
-        # The last round has made steps, or it resumed without knowing how many it would do again.
+        # The last round has made steps, or it was not known how many it would do again.
         may_be_further = durable.stepped or (durable.resume is not None and durable.resume.redone is None)
         is_heard = self.run.furthest_here is not None  # in this life of the daemon; else only the records count
         if furthest is None or (may_be_further and not is_heard):
@@ -127,7 +127,7 @@ class KeptState:
         for at in sorted(self.copies.plans.keys() & {*(self.protection.steps or ())}, reverse=True):
             plan = self.copies.plans[at]
             taker = plan.buddy_of.get(node, "")
-            # A buddy takes no copy of a node whose shards are in two domains anyway.
+            # A buddy takes no copy from a node whose shards two domains have already.
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None

@@ -30,7 +30,7 @@ Action = Callable[[KeptState, float], Iterable[Member]]
 
 
 def write_due(kept: KeptState) -> float | None:
-    """The newest whole step is to be written to the disk: after the interval, or at once if a round ended on purpose.
+    """The newest whole step is to be written to the disk: after the interval, or at once (`Persisting.wanted`).
 
     This is asked while a round runs, and by `RunKeeping.end_round`. Between two rounds `last_step_due` decides.
     """
@@ -88,8 +88,8 @@ def all_promised(kept: KeptState) -> float | None:
 def _may_go_on(kept: KeptState) -> bool:
     """Whether the next stage of an attempt may begin: not while workers end.
 
-    What follows depends on whether nodes leave, which is known only when all workers have ended. Then
-    `RunKeeping.end_round` ends an attempt that is over. After the last round, they have ended and all nodes leave.
+    What follows depends on whether nodes leave. That is known only when all workers have ended, and then
+    `RunKeeping.end_round` ends an attempt that is over. After the last round it is known, since all nodes leave.
     """
     return kept.run.durable.state is not State.STOPPING or is_last(kept.run)
 

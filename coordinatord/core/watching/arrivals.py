@@ -25,9 +25,9 @@ EVERY_S = 30.0
 """The seconds between two comparisons. One costs a worker 0.1 s of one CPU, while its training goes on."""
 
 FIRST_STEPS = 20
-"""The first comparison of a round comes after so many steps, if that is earlier than `EVERY_S`. It may be too vague,
-since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
-follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three comparisons have to agree on a
+"""The first comparison of a round comes after so many steps, or after `EVERY_S` if that is earlier. It may be too
+vague, since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next
+ones follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three comparisons have to agree on a
 laggard (`lateness_watch.AGREEING_MIN`)."""
 
 
@@ -43,7 +43,7 @@ def _workers(run: Run) -> int:
 
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
-    """Return when to ask the workers of a round in training next; `asked_at` is when they were asked last, or None.
+    """Return when to ask the workers of a round in training next; `asked_at` is when they were asked last, if ever.
 
     `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
     found, each pause is half as long as the training has lasted so far, up to `EVERY_S`. If workers enter no
@@ -57,8 +57,8 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
         return since + first_s
     has_laggard = lateness is not None and lateness.laggard is not None
     usual_at = asked_at + (EVERY_S if has_laggard else min(EVERY_S, max(first_s, asked_at - since) / 2))
-    foreseen_at = run.watching.rests_at
-    return usual_at if foreseen_at is None or foreseen_at <= asked_at else min(usual_at, foreseen_at)
+    rests_at = run.watching.rests_at
+    return usual_at if rests_at is None or rests_at <= asked_at else min(usual_at, rests_at)
 
 
 def most_arrivals(run: Run) -> int:

@@ -169,7 +169,7 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
 
 
 def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
-    """Yield the nodes whose workers take turns at being last in a group, as where the host itself is slow.
+    """Yield the nodes whose workers take turns at being last in a group, as on a slow host.
 
     A node that has half of the group's workers also has the last worker in half of the collectives, by chance. So the
     share that a laggard needs begins there, and goes two thirds of the way to 1: in this example it is 5/6. It is never
@@ -275,8 +275,8 @@ def _ages_of(worker: WorkerArrivals) -> list[float]:
 def _patience_s(pauses: Sequence[float]) -> float:
     """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker.
 
-    A pause that exceeds what the earlier ones allow was a stall. A stall may come again `STALL_GAPS` times as long, any
-    other pause `STALL_STEPS` times as long.
+    A pause that is longer than the earlier ones allow was a stall. The next one may be `STALL_GAPS` times as long as a
+    stall, and `STALL_STEPS` times as long as any other pause.
     """
     patience_s = STALL_S_MIN
     for pause_s in pauses:

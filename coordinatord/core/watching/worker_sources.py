@@ -83,11 +83,11 @@ def worker_sources(run: Run, ranks: Sequence[range] = ()) -> tuple[WorkerSource,
 
 
 def _sources_of(run: Run, own: Ranks, ranks: range) -> Iterator[WorkerSource]:
-    """Yield some workers of one node, as many at a time as one question may name."""
+    """Yield these workers of one node, as many at a time as one question may name."""
     member = run.members.get(own.node)
     problem = ""
     if run.spec.launcher is Launcher.TORCHRUN:
-        problem = "torchrun has started its workers, and they are its own"
+        problem = "torchrun has started its workers, so it cannot ask them"
     elif member is None or member.session.id is None:
         problem = "it is not connected"
     for begin in range(0, len(ranks), WORKERS_ASKED_MAX):

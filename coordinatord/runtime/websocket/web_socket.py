@@ -29,7 +29,8 @@ UNSENT_BYTES_MAX = 4 * 1024
 64 KiB would be many times the 2 KiB that the rest of a session takes."""
 
 QUEUED_MAX = 3
-"""The most queued requests or answers: one each for logs, stacks and arrivals. Older ones are dropped as timed out."""
+"""The most queued requests or answers: one each for logs, stacks and arrivals. Older ones have timed out: they are
+dropped."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -91,7 +92,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(frame)
 
     def put_if_empty(self, message: bytes) -> None:
-        """Send a message that says less than any other, unless another one is still unsent."""
+        """Send a message, unless another one is still unsent, which says more."""
         if self._unsent is None:
             self.put(message)
 
@@ -156,7 +157,7 @@ class WebSocket(asyncio.Protocol):
             return
         reader = self._reader
         for kind, payload in reader.feed(data):
-            if kind < CLOSE:
+            if kind < CLOSE:  # a message
                 if not self._closing:
                     self.received(kind, payload)
             elif kind == CLOSE:
@@ -196,6 +197,6 @@ class WebSocket(asyncio.Protocol):
         self._dropping = True
         if not self._closing:
             self._unsent = None
-            self._close(CloseCode.NORMAL.to_bytes(2))  # the peer's code may be one that must not be sent
+            self._close(CloseCode.NORMAL.to_bytes(2))  # not the peer's code: some codes must not be sent
             self._close_timeouts.add(self)
         self._transport.close()

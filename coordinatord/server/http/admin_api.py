@@ -49,7 +49,7 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/nodes/{node:[^/]+}/quarantine": QuarantineNode,
     "/v1/nodes/{node:[^/]+}/pardon": PardonNode,
 }
-"""The class of request for each path. The paths have a pattern because aiohttp's default one allows no braces."""
+"""The class of request for each path. `[^/]+` allows braces in a name, unlike aiohttp's default pattern."""
 
 _BODIES: dict[type[Request], type[AdminBody]] = {DrainNode: DrainBody, StopJob: StopBody}
 """The body of each class of request that has fields of its own."""
@@ -75,7 +75,7 @@ class AdminApi:
         driver.on(Answer, self._deliver)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         """The answers of requests in progress, by number."""
-        self._numbers = count(-1, -1)  # below 0, unlike nodes' sessions; they are `Answer.session`
+        self._numbers = count(-1, -1)  # for `Answer.session`; the numbers of nodes' sessions are not below 0
         self._closed = False
         self.routes = [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
@@ -119,7 +119,7 @@ class AdminApi:
 
 
 def _ending_answer(number: int) -> Answer:
-    text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
+    text = "coordinatord ends, and this may not have been recorded: when it is back, look, and try again"
     return Answer(number, AdminResult.CANNOT_RECORD, text)
 
 

@@ -1,7 +1,7 @@
 """Parses the query of `GET /v1/jobs/{job}/logs`, which selects logs of workers, and how much of each to read.
 
-A *place* is a position in a log. Each part of an answer has the place of its end, so that a reader whose connection
-broke can ask for what comes `after` it.
+A *place* is a position in a log: one of its files, by number, and an offset (`LogPlace`). Each part of an answer has
+the place of its end, so that a reader whose connection broke can ask for what comes `after` it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordinatord.server.http.responses import MalformedQueryError, number_in
 LAST_LINES = 100
 """The default number of lines: a long traceback and some screens before it."""
 
-PARTS_MAX = WORKERS_AT_ONCE_MAX
+CHOICES_MAX = WORKERS_AT_ONCE_MAX
 """The limit of ranges of ranks, and of nodes, in one query. More make no sense, since each names at least one
 worker."""
 
@@ -66,14 +66,16 @@ class LogQuery(Struct, frozen=True):
 def parse_query(query: MultiMapping[str]) -> LogQuery:
     """Parse the query. Raises `MalformedQueryError`."""
     ranks, nodes = parse_ranks(query), frozenset(query.getall("node", []))
-    if len(nodes) > PARTS_MAX:
-        raise MalformedQueryError(f"at most {PARTS_MAX} nodes are chosen at once")
+    if len(nodes) > CHOICES_MAX:
+        raise MalformedQueryError(f"at most {CHOICES_MAX} nodes are chosen at once")
     number = number_in(query, "round", 0, COUNTER_MAX) if "round" in query else None
     places = [parse_place(text) for text in query.getall("after", [])]
     after_rounds = {after.round for after in places}
     named_rounds = after_rounds if number is None else after_rounds | {number}
-    if len(places) > PLACES_MAX or len(named_rounds) > 1:
-        raise MalformedQueryError(f"after is given for at most {PLACES_MAX} logs, all of the round that is wanted")
+    if len(places) > PLACES_MAX:
+        raise MalformedQueryError(f"after is given for at most {PLACES_MAX} logs")
+    if len(named_rounds) > 1:
+        raise MalformedQueryError("after is given for logs of one round, the one that is wanted")
     return LogQuery(
         choice=LogChoice(ranks, nodes, _streams(query.get("stream", BOTH))),
         run=query.get("run"),
@@ -89,8 +91,8 @@ def parse_query(query: MultiMapping[str]) -> LogQuery:
 def parse_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
     """Parse the chosen ranks; none means all. Raises `MalformedQueryError`."""
     ranks = tuple(_ranks(query.getall("rank", [])))
-    if len(ranks) > PARTS_MAX:
-        raise MalformedQueryError(f"at most {PARTS_MAX} ranks or ranges are chosen at once")
+    if len(ranks) > CHOICES_MAX:
+        raise MalformedQueryError(f"at most {CHOICES_MAX} ranks or ranges are chosen at once")
     return ranks
 
 

@@ -40,8 +40,8 @@ STREAM_HEADERS = {
 """The headers of a stream of events."""
 
 PIECE_BYTES = 64 * 1024
-"""The most bytes in one write to a stream. Readers may share a large frame, but each connection has its own buffer. The
-kernel closes the connection of a reader that does not read (`app.UNACKNOWLEDGED_MS`)."""
+"""The most bytes in one write to a stream: readers may share a large frame, but each connection buffers what is
+written. The kernel closes the connection of a reader that does not read (`app.UNACKNOWLEDGED_MS`)."""
 
 KEEP_ALIVE = b": nothing new\n\n"
 """A comment in a stream, which keeps proxies from closing a connection as idle."""
@@ -76,7 +76,7 @@ async def stream(
     the client asks again from its last event.
     """
     response = web.StreamResponse(headers=STREAM_HEADERS)
-    with suppress(ConnectionError, StoreError, TimeoutError):
+    with suppress(ConnectionError, StoreError, TimeoutError):  # the last one comes at the end of the daemon
         await response.prepare(request)
         async with aclosing(frames):
             async for frame in frames:

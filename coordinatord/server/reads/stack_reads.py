@@ -18,7 +18,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 ANSWER_WITHIN_S = 5.0
-"""How long to wait for a node's answer, which takes at most a second: a person waits for it."""
+"""How long to wait for a node's answer, for which a person may wait. It takes at most a second."""
 
 
 async def ask_all(
@@ -40,7 +40,7 @@ async def ask_all(
 
 
 def answer_looks(driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
-    """Register at the driver to carry out effects of class `Look`, and to answer each with an event `Looked`."""
+    """Have the driver's effects of class `Look` carried out from now on, and each answered with an event `Looked`."""
 
     async def answer(look: Look) -> None:
         answers = await ask_all(reads, look.run, look.round, look.sources, ANSWER_WITHIN_S, brief=True)

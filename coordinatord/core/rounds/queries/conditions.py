@@ -2,7 +2,8 @@
 
 This is `NOW` if it holds already, a later time if it will hold unless something changes, and None if only an event can
 bring it about. All deadlines of a run follow from its conditions, so no timer can disagree with the state. Each
-docstring is the statement that holds. A function whose docstring begins with "Return" is only a helper.
+docstring is the statement that holds. `exit_awaited` is only a helper, and so are those whose docstrings begin with
+"Return".
 
 The name of the function is the name of the condition in databases, metrics and over HTTP.
 """
@@ -74,15 +75,15 @@ def short_of_nodes(run: Run) -> float | None:
     reserves = next_round.reserves(run)
     if not reserves:
         return None
-    # The last one that is needed has waited for a whole settle window, too: others may come who are not quarantined.
+    # The last one that is needed also waits for a settle window, in which nodes may come that are not quarantined.
     return max(run.gathering.settle_end(run.policy), reserves[-1].readiness.arrived_at + run.policy.settle_s)
 
 
 def arrived(run: Run) -> float | None:
     """The round has room for nodes that have arrived, and `--scale-up` lets it end for them.
 
-    If they wait for a checkpoint, the round ends right after it, since later steps would be lost. A round in which
-    nodes have succeeded goes on: another one would repeat their work.
+    If they wait for a checkpoint, the round ends right after the first one since their arrival: later steps would be
+    lost. A round in which nodes have succeeded goes on: another one would repeat their work.
     """
     if not run.roll.count(MemberState.READY) or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
@@ -131,9 +132,9 @@ def worker_failed(run: Run) -> float | None:
 def node_lost(run: Run) -> float | None:
     """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may leave.
 
-    If no node is heard, the coordinator is cut off: see `outage`. Others count as heard if the last message came at
-    most two heartbeats before the silent node's lease ended. An older one may be from before the coordinator was cut
-    off, when the leases of the other nodes are just not over yet.
+    If no node is heard, the coordinator is cut off: see `outage`. Others count as heard if the last message of any node
+    came later than two heartbeats before the end of the silent node's lease. If it is older, the coordinator may be cut
+    off, and the leases of the others are about to end too.
     """
     if run.durable.losses:
         return NOW
@@ -177,8 +178,7 @@ def first_step_overdue(run: Run) -> float | None:
 
 def stalled(run: Run) -> float | None:
     """Workers of the round have reported steps, but no new one for too long."""
-    activity = run.durable.ledger.activity
-    return _now_if((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
+    return _now_if(run.activity in {Activity.TRAINING, Activity.REDONE} and run.progress.is_idle)
 
 
 def exit_awaited(run: Run) -> float | None:
@@ -204,7 +204,7 @@ def exit_overdue(run: Run) -> float | None:
 
 
 def hung(run: Run) -> float | None:
-    """Two looks have shown a worker that all others wait for; and it will not come, or they have given up."""
+    """Two looks have shown that all others wait for a worker that will not come, or not within `--hang-timeout`."""
     return _now_if(run.watching.hang)
 
 
@@ -269,7 +269,7 @@ def judging_due(run: Run) -> float | None:
 
 
 def watching_due(run: Run) -> float | None:
-    """A look at the workers is due, or has shown what is not on record yet: a busy worker, or that none can be seen."""
+    """A look at the workers is due, or one has shown news to record: a busy worker, or that none can be seen."""
     return run.watching.next_at()
 
 
@@ -320,7 +320,7 @@ def all_stopped(run: Run) -> float | None:
 
 
 def stop_overdue(run: Run) -> float | None:
-    """A node has not ended its workers within the longest stop timeout of the round and the policy's limit."""
+    """A node has not ended its workers within the longest stop timeout of the round, plus the policy's limit."""
     return run.evidence.stop_overdue_at if run.roll.with_workers else None
 
 

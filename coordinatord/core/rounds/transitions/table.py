@@ -76,7 +76,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     # Whatever ends the round, the next one does not resume from a step that is known to be wrong.
     ((RUNNING,), when.divergence_found, None, do.record_divergence, ""),
     (_AT_WORK, when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
-    # A worker that hangs comes before those that fail because it did not come.
+    # A hang is checked before failures, since workers fail that have waited for the one that hangs.
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{run.watching.hang.failure.message}{run.watching.hung_before}"),
     (_AT_WORK, when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
     (_AT_WORK, when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
@@ -137,7 +137,7 @@ def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
 
 def first_due(run: Run) -> float | None:
     """Return when the first row is due, if any; none is taken."""
-    return next_row(run, NOW)[1]
+    return next_row(run, NOW)[1]  # by this clock, only rows that are due now are past
 
 
 def take_due_rows(run: Run, decision: Decision) -> float | None:

@@ -337,7 +337,7 @@ async def test_who_follows_misses_no_round_that_the_store_has_late(
 WRONG = {
     "after=x": "after is the place of a part of a log, not 'x'",
     "after=1:99999999:stdout:5:4": "after is the place of a part of a log, not '1:99999999:stdout:5:4'",
-    "after=1:0:stdout:5:4&round=2": "after is given for at most 128 logs, all of the round that is wanted",
+    "after=1:0:stdout:5:4&round=2": "after is given for logs of one round, the one that is wanted",
     "rank=x": "rank is a number or a range, such as 3 or 0-7, not 'x'",
     "rank=7-3": "rank is a number or a range, such as 3 or 0-7, not '7-3'",
     "last=x": "last is 0 to 100000 or all, not 'x'",
