@@ -187,6 +187,7 @@ def _on_divergence(line: _Line) -> OnDivergence:
 
 
 def _workers(line: _Line) -> int:
+    """Return how many workers to start here, if there is a program for them."""
     try:
         check_program(WorkerCommand(line.front_end.command, line.parser.environ))
         return workers_per_node(line.given.nproc_per_node, line.parser.environ)

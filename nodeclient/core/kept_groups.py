@@ -1,8 +1,8 @@
 """Shortens the list of the parts of kept state that a node holds, so that its report fits into a heartbeat.
 
 A *part* is the state that one rank keeps of one step: its shard of the big state (weights and optimizer), its small
-state, or both. A node holds several of each worker. `merged` makes one entry of all that is held of a rank and a step,
-and `grouped` one entry of neighbouring ranks that hold the same.
+state, or both. A node holds several of each worker. All that is held of a rank and a step becomes one entry, and so do
+neighbouring ranks that hold the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,22 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 
 
-def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
+def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
+    """Merge parts, each of one rank; return at most `PARTS_MAX` groups of consecutive ranks, the most useful first.
+
+    Protected groups come first, since the coordinator relies on them, then those with big state, then the newest.
+    """
+    groups: list[KeptParts] = []
+    for part in sorted(_merged(parts), key=lambda part: (part.at, part.first_rank)):
+        last = groups[-1] if groups else None
+        if last is not None and _continues(last, part):
+            groups[-1] = replace(last, ranks=last.ranks + part.ranks)
+        else:
+            groups.append(part)
+    return tuple(sorted(groups, key=lambda group: (group.protected, group.big, group.at), reverse=True)[:PARTS_MAX])
+
+
+def _merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
     """Merge parts, each of one rank, into one entry for each rank, round and step.
 
     A step may have its big and its small state in different places of memory. A *pending* small state was saved before
@@ -32,21 +47,6 @@ def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
             protected=part.protected or other.protected,
         )
     return list(known.values())
-
-
-def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
-    """Return at most `PARTS_MAX` groups of parts of consecutive ranks, the most useful ones if there are more.
-
-    Protected groups come first, since the coordinator relies on them, then those with big state, then the newest.
-    """
-    groups: list[KeptParts] = []
-    for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):
-        last = groups[-1] if groups else None
-        if last is not None and _continues(last, part):
-            groups[-1] = replace(last, ranks=last.ranks + part.ranks)
-        else:
-            groups.append(part)
-    return tuple(sorted(groups, key=lambda group: (group.protected, group.big, group.at), reverse=True)[:PARTS_MAX])
 
 
 def _continues(last: KeptParts, part: KeptParts) -> bool:

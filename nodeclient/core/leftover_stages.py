@@ -17,7 +17,6 @@ from signal import Signals
 
 from msgspec import Struct
 
-from coordinatord.protocol.errors import CompleteMap
 from coordinatord.protocol.text import listed
 
 BESIDE_S = 15.0
@@ -46,12 +45,11 @@ class LeftoverStage(StrEnum):
     KILLED = "they were sent SIGKILL"
 
 
-NEXT = CompleteMap[LeftoverStage, tuple[LeftoverStage, Signals]]("leftovers")
-"""The next stage after each stage but the last, and the signal that is sent at its begin."""
-NEXT |= {
+NEXT = {
     LeftoverStage.UNASKED: (LeftoverStage.ASKED, Signals.SIGTERM),
     LeftoverStage.ASKED: (LeftoverStage.KILLED, Signals.SIGKILL),
 }
+"""The next stage after each stage but the last, and the signal that is sent at its begin."""
 
 
 class Leftovers:

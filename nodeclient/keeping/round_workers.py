@@ -108,7 +108,7 @@ class RoundWorkers:
     """The workers whose script writes a checkpoint of its own before a planned end."""
     promised: dict[int, int] = field(default_factory=dict)
     """The step after which each worker has promised to stand still, once it was asked to."""
-    checkpoints: dict[int, int] = field(default_factory=dict)
+    last_checkpoints: dict[int, int] = field(default_factory=dict)
     """The step of the last checkpoint that the script of each worker has written."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     """How often each worker saves, if it saves at intervals."""
@@ -150,12 +150,12 @@ class RoundWorkers:
     @property
     def writers(self) -> set[int]:
         """The workers whose script writes checkpoints before a planned end, or has written one at any time."""
-        return self.checkpointing | self.checkpoints.keys()
+        return self.checkpointing | self.last_checkpoints.keys()
 
     @property
     def checkpointed(self) -> int | None:
         """The newest step of which all checkpointing workers have written a checkpoint; None before the first."""
-        written = self.checkpoints
+        written = self.last_checkpoints
         return min(written.values()) if written and written.keys() >= self.checkpointing else None
 
     @property

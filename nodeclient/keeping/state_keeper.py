@@ -24,9 +24,10 @@ from coordinatord.protocol.kept_state import UNSTEPPED_MAX, Holding, Keeper, Per
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip, unstepped_words
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core import effects, kept_groups, notices
+from nodeclient.core import effects, notices
 from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
+from nodeclient.core.kept_groups import grouped
 from nodeclient.host.capacity import memory
 from nodeclient.host.devices import THIS_HOST
 from nodeclient.keeping.copier import Copier
@@ -268,7 +269,7 @@ class StateKeeper:
         # Living workers replace their small state at each step.
         parts = named_parts(resources.arenas, resources.digests, with_small=not observed.phase.has_workers)
         holding = Holding(
-            parts=kept_groups.grouped(kept_groups.merged(parts)),
+            parts=grouped(parts),
             restoring=answers.restoring if is_current else Restoring.NOTHING,
             problem=clip(answers.problem, MESSAGE_MAX) if is_current else "",
             interval_steps=current.interval_steps,
@@ -332,7 +333,7 @@ class StateKeeper:
             case Checkpointing():
                 self._add_halting(current, current.checkpointing, local_rank)
             case Checkpointed(step, asked):
-                current.checkpoints[local_rank] = min(step, STEP_MAX)
+                current.last_checkpoints[local_rank] = min(step, STEP_MAX)
                 self._submit_if_answered(all_answered=current.saves.record_answer(local_rank, asked))
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, KeptStep, PersistedStep
 from coordinatord.protocol.text import clip
-from nodeclient.core import kept_groups
+from nodeclient.core.kept_groups import grouped
 from nodeclient.core.persist_attempt import StepOnDisk
 from nodeclient.keeping.disk.step_folder import Manifest
 
@@ -138,5 +138,5 @@ def _key(manifest: Manifest) -> Key:
 
 def _summary(manifest: Manifest) -> PersistedStep:
     # Three groups are usual. The most useful ones come first, so the limit of a report cuts the others.
-    parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
+    parts = grouped(manifest.parts())[:PERSISTED_PARTS_MAX]
     return PersistedStep(manifest.serial, manifest.of.run, parts)
