@@ -21,8 +21,8 @@ class Halting:
     Each worker promises to pause after the step that it is in. So no worker has passed the furthest promised step. All
     of them can reach it, because a worker pauses only after it has taken part in all collectives of its step.
 
-    Nothing of this is recorded. A restarted coordinator names the same step again, because workers that were told the
-    step promise it. If it has to stop a round before it has heard all nodes, it assumes that unheard nodes can halt.
+    Nothing of this is recorded. A restarted coordinator names the same step again, since nodes report the promises
+    again. If it has to stop a round before it has heard all nodes, it assumes that unheard nodes can halt.
     """
 
     is_possible: bool = False

@@ -88,7 +88,7 @@ class KeptState:
         self.plan = None
         self.failed.clear()
 
-    def redone_from(self, step: int) -> int | None:
+    def steps_redone_from(self, step: int) -> int | None:
         """Return how many steps a round does again if it resumes from `step`; None if that is not known.
 
         The last round may have come further than the records say. After a restart of the coordinator, only the nodes of
@@ -104,7 +104,7 @@ class KeptState:
 
     @property
     def may_redo_more(self) -> bool:
-        """Whether a round may redo more steps than `redone_from` says: the last round has lost all of its nodes.
+        """Whether a round may redo more steps than `steps_redone_from` says: the last round has lost all of its nodes.
 
         Their workers may have done steps that are not reported. It stays true until a round makes new steps.
         """

@@ -100,7 +100,7 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
         return None
     big = {node: part for node, parts in held.items() for part in parts if part.big}
     nodes, first_part = sorted(big), next(iter(big.values()))
-    redone, named, unnamed = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
+    redone, named, unnamed = kept.steps_redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
     point = ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, unnamed)
     return replace(point, redone_at_least=redone is not None and kept.may_redo_more)
 
