@@ -36,7 +36,7 @@ from coordinatord.core.rounds.values.admin_requests import (
 )
 from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import Result
 from coordinatord.protocol.text import NAMES_MAX, clip, counted, most_similar_of_many, name_some
 
@@ -303,7 +303,7 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
         why, charges = request.attribution("quarantined"), (known or JudgedHost()).as_of(decision.now)
         judged = records.HostJudged(
-            "", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR
+            "", "", f"host {host} is {why}", host, charges, clip(why, SENTENCE_MAX), Judge.OPERATOR
         )
     if not request.dry_run:
         decision.record(judged)  # it makes the machine advance all runs, so the reply names none

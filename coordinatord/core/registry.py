@@ -13,7 +13,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.records import JobForgotten, RunOpened
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import Join
 from coordinatord.protocol.text import clip
 
@@ -50,7 +50,7 @@ class Registry:
             self.drop_if_over(old)
         run = jobs[join.job]  # the new one: the record has just opened it
         if old is not None and old.durable.state is State.SUCCEEDED:
-            run.remark = clip(follows, MESSAGE_MAX)  # perhaps it was started again by mistake
+            run.remark = clip(follows, SENTENCE_MAX)  # perhaps it was started again by mistake
         self.runs[run_id] = run
         return run
 

@@ -28,7 +28,7 @@ from coordinatord.hints.seen_worker import (
     waits_unrecorded,
 )
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import PAIRED, CollectiveState, place_of, unpack_places
 from coordinatord.protocol.text import clip
@@ -124,7 +124,7 @@ def _verdict(
     kind: HangKind, culprits: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
 ) -> HangVerdict:
     ranks = tuple(sorted(worker.rank for worker in culprits))
-    return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
+    return HangVerdict(kind, ranks, clip(sentence, SENTENCE_MAX), len(waiting))
 
 
 def _places_of(worker: SeenWorker, workers: int) -> WorkerPlaces:

@@ -64,9 +64,9 @@ Pid = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 Text = Annotated[str, printable(TEXT_MAX)]
 """A text for a person; see `text.clip`."""
-MESSAGE_MAX = 512
+SENTENCE_MAX = 512
 """The most characters of a `Sentence`: it holds one sentence, or the last line of a traceback."""
-Sentence = Annotated[str, printable(MESSAGE_MAX)]
+Sentence = Annotated[str, printable(SENTENCE_MAX)]
 LINE_MAX = 240
 """The most characters of a `Line`: two rows of a wide terminal."""
 LAST_LINES_MAX = 40

@@ -16,9 +16,9 @@ from coordinatord.protocol.fields import (
     COUNTER_MAX,
     DEFAULT_PORT,
     FACTOR_MAX,
-    MESSAGE_MAX,
     NAME_MAX,
     RANKS_MAX,
+    SENTENCE_MAX,
     WINDOW_RESTARTS_MAX,
     WINDOW_S_MAX,
     WORKERS_MAX,
@@ -310,6 +310,6 @@ def ranks(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Check that a text fits a message, and return it."""
-    if len(text) > MESSAGE_MAX or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
+    if len(text) > SENTENCE_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected one line of at most {SENTENCE_MAX} characters")
     return text

@@ -14,8 +14,8 @@ from coordinatord.protocol.fields import (
     DURATION_S_MAX,
     LAST_LINES_MAX,
     LINE_MAX,
-    MESSAGE_MAX,
     RANKS_MAX,
+    SENTENCE_MAX,
     XIDS_MAX,
 )
 from coordinatord.protocol.messages import Ended, Failure, Follower, LastOutput
@@ -114,8 +114,8 @@ class Exits:
             local_rank=local_rank,
             exit_code=exit_code,
             pid=diagnosis.pid,
-            message=clip(diagnosis.message, MESSAGE_MAX),
-            error=shorten(diagnosis.error, MESSAGE_MAX),
+            message=clip(diagnosis.message, SENTENCE_MAX),
+            error=shorten(diagnosis.error, SENTENCE_MAX),
             last_lines=tuple(clip(line, LINE_MAX) for line in diagnosis.last_lines[-LAST_LINES_MAX:]),
             followers=(),
             age_s=0.0,

@@ -7,7 +7,7 @@ of both. The node only reports the results: the coordinator decides whether roun
 from __future__ import annotations
 
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import CheckResult, Desired, Goal, HealthCheck, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from coordinatord.protocol.text import clip
@@ -83,7 +83,7 @@ class HostTests:
         if event.facts is not None:
             result, text = self._with_facts(result, text, event.facts)
         number = 1 if before is None else before.number + 1
-        self._runs, self.last_check = False, HealthCheck(number, result, clip(text, MESSAGE_MAX))
+        self._runs, self.last_check = False, HealthCheck(number, result, clip(text, SENTENCE_MAX))
         self.check_again_at = None if result in PASSES else now + AGAIN_AFTER_S
         if self.last_check.says == (
             "passes" if before is None else before.says

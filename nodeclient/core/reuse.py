@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import Phase, WorkerStarts
 from coordinatord.protocol.text import clip
 from nodeclient.core.effects import Dismiss
@@ -190,7 +190,7 @@ class Reuse:
         why_not = self._why_not or next(iter(self._obstacles.values()), "")
         cold = max(workers - self._in_place - event.warm, 0)
         why_cold = event.why_cold if cold else None
-        starts = WorkerStarts(self._in_place, event.warm, cold, clip(why_not, MESSAGE_MAX), why_cold)
+        starts = WorkerStarts(self._in_place, event.warm, cold, clip(why_not, SENTENCE_MAX), why_cold)
         self.begun = starts if starts.in_place or starts.warm or starts.why_not or why_cold else None
         self._why_not = ""
         self._obstacles.clear()

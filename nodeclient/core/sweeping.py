@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from nodeclient.core import notices
@@ -87,7 +87,7 @@ class Sweeping:
 
     def fail(self, why: str) -> Notice:
         """Record that processes cannot be killed; return the notice. The agent sweeps again at once."""
-        self.held_up = clip(why, MESSAGE_MAX)
+        self.held_up = clip(why, SENTENCE_MAX)
         return Notice(Level.ERROR, why, "sweep_failed")
 
     def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, found_by_sweep: bool) -> list[Notice | Sweep]:
@@ -101,7 +101,7 @@ class Sweeping:
         taken = [gpu for gpu in gpus if gpu.used_bytes > self._usual.get(gpu.name, 0) + FREE_BYTES]
         begins = self._until is None
         until = min(now + FREE_WITHIN_S, self._latest) if self._until is None else self._until
-        self.held_up = clip(notices.gpus_in_use(taken), MESSAGE_MAX) if taken else ""
+        self.held_up = clip(notices.gpus_in_use(taken), SENTENCE_MAX) if taken else ""
         # Memory that no visible process holds may be freed, too, by the driver.
         may_be_freed = all(process.left_behind for gpu in taken for process in gpu.processes)
         if taken and may_be_freed and now < until:

@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
@@ -145,7 +145,7 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
     """Join an exception's text, from `lines[0]` on, into one line; return also its number of lines."""
     parts: list[str] = []
     index = 0
-    while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < MESSAGE_MAX:
+    while index < len(lines) and len(parts) < FOLDED_LINES_MAX and sum(map(len, parts)) < SENTENCE_MAX:
         line = lines[index]
         if is_native_frame(line) or is_log_line(line) or _begins_another(line) or _ABORT.fullmatch(line):
             break

@@ -13,7 +13,7 @@ from subprocess import SubprocessError
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import ColdCause, WhyCold
 from coordinatord.protocol.text import clip
 from nodeclient.core.effects import Level
@@ -159,4 +159,4 @@ class WorkerStarter:
 
 def _why_cold(error: Exception) -> WhyCold:
     cause = error.cause if isinstance(error, ColdError) else ColdCause.PARENT
-    return WhyCold(cause, clip(str(error), MESSAGE_MAX))
+    return WhyCold(cause, clip(str(error), SENTENCE_MAX))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX, STEP_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, RANKS_MAX, SENTENCE_MAX, STEP_MAX
 from coordinatord.protocol.kept_state import UNSTEPPED_MAX, Holding, Keeper, PersistReport, Restoring
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip, unstepped_words
@@ -271,7 +271,7 @@ class StateKeeper:
         holding = Holding(
             parts=grouped(parts),
             restoring=answers.restoring if is_current else Restoring.NOTHING,
-            problem=clip(answers.problem, MESSAGE_MAX) if is_current else "",
+            problem=clip(answers.problem, SENTENCE_MAX) if is_current else "",
             interval_steps=current.interval_steps,
             save_s=min(max(self._save_s.values()), DURATION_S_MAX) if self._save_s else None,
             used_bytes=resources.arenas.memory.used_bytes,
@@ -284,9 +284,9 @@ class StateKeeper:
             unusable=steps.unusable,
             persisting=self.persisting(),
             first_states=current.named_first_states(resources.workers) if is_current else (),
-            copy_problem=clip(self._copier.problem, MESSAGE_MAX),
-            unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
-            pageable=clip(current.pageable, MESSAGE_MAX),
+            copy_problem=clip(self._copier.problem, SENTENCE_MAX),
+            unkept=clip(" and ".join(self._unkept), SENTENCE_MAX),
+            pageable=clip(current.pageable, SENTENCE_MAX),
             unstepped=tuple(current.still_unstepped(observed.steps)[:UNSTEPPED_MAX]) if is_current else (),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import CheckResult
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
@@ -187,9 +187,9 @@ def _result(order: PairOrder, end: CommandEnd) -> PairResult:
     why = describe_exit(end.exit_code) if end.exit_code else end.problem
     figures = end.answer(PairResult)
     if figures is not None:
-        return replace(figures, number=order.number, text=figures.text or clip(why, MESSAGE_MAX))
+        return replace(figures, number=order.number, text=figures.text or clip(why, SENTENCE_MAX))
     why = ": ".join(filter(None, (why, *end.lines[-1:]))) or "its test printed nothing"
-    return PairResult(order.number, None, None, text=clip(why, MESSAGE_MAX))
+    return PairResult(order.number, None, None, text=clip(why, SENTENCE_MAX))
 
 
 def run(config: CheckConfig) -> int:

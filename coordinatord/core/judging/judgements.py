@@ -30,7 +30,7 @@ from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.hints.hang_place import may_be_of_host
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import Cause, HangKind, OnDivergence, Report
 from coordinatord.protocol.text import clip, is_same_error
 
@@ -87,7 +87,7 @@ class HostJudgements:
         elif not known.quarantined and not self._may_lose_one(host):
             yield replace(charged, reason=f"{text}; it is not quarantined, since --quarantine-share allows no more")
         else:
-            why = clip(f"quarantined for {_count(counting)}, the last one: {_describe(charge)}", MESSAGE_MAX)
+            why = clip(f"quarantined for {_count(counting)}, the last one: {_describe(charge)}", SENTENCE_MAX)
             yield replace(charged, reason=f"host {host} is {why}", quarantined=why, by=Judge.CHARGES)
 
     def on_preflight(self, search: PairSearch, busy: Collection[str]) -> Iterator[HostJudged]:
@@ -119,7 +119,7 @@ class HostJudgements:
             return
         charges, may_judge = known.as_of(self._now), self._run.policy.quarantine_at > 0 and not known.quarantined
         if is_bad and may_judge and self._may_lose_one(host):
-            why = clip(f"quarantined: {says}", MESSAGE_MAX)
+            why = clip(f"quarantined: {says}", SENTENCE_MAX)
             yield HostJudged("", "", f"host {host} is {why}", host, charges, why, by)
         elif not is_bad and known.by is by:
             yield HostJudged("", "", f"host {host} is let in again: {says}", host, charges)
@@ -231,7 +231,7 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     # A certain fault has no error to compare with those of other hosts.
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
-    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), age_s=0.0, job=run.job)
+    return report.host, Charge(fault, "" if is_certain else clip(error, SENTENCE_MAX), age_s=0.0, job=run.job)
 
 
 def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:

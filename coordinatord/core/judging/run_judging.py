@@ -23,7 +23,7 @@ from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 from coordinatord.core.rounds.values.judged_host import Judge
 from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
-from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
+from coordinatord.protocol.fields import COUNTER_MAX, SENTENCE_MAX
 from coordinatord.protocol.messages import Cause, CheckResult, HealthCheck, Launcher, Report
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from coordinatord.protocol.text import clip
@@ -233,7 +233,7 @@ class RunJudging(JudgingWing):
         self.preflight = Preflight(self._run, members, why, last + 1, now, delays_until)
         self.idle_at = NOW
         text = f"{len(members)} nodes are tested in pairs: {why}"
-        return PreflightBegan(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
+        return PreflightBegan(self._run.job, self._run.id, clip(text, SENTENCE_MAX))
 
     def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
         """End the preflight if it tests one of these hosts (None: any host); return the record of that, if it ended."""
@@ -241,7 +241,7 @@ class RunJudging(JudgingWing):
 
     def _ended(self, text: str) -> PreflightEnded:
         """Return the record of the end of the preflight."""
-        return PreflightEnded(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
+        return PreflightEnded(self._run.job, self._run.id, clip(text, SENTENCE_MAX))
 
     def next_at(self) -> float | None:
         """Return when a turn is over, or a preflight begins by itself: before a round on suspicion, else when idle."""

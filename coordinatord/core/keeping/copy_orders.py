@@ -12,7 +12,7 @@ from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resume_choice import is_reachable, source_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptStep
 from coordinatord.protocol.text import clip
 
@@ -89,7 +89,7 @@ def why_uncopied(kept: KeptState) -> str:
 def _refusals(kept: KeptState) -> str:
     """Name nodes that could not fetch their copies, and why; empty if all could."""
     refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
-    return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
+    return clip("; ".join(refusals[:NAMED_MAX]), SENTENCE_MAX)
 
 
 def _unwilling(members: Iterable[Member]) -> str:

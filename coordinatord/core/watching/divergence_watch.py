@@ -17,7 +17,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import ReplicasDiverged
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import CONSEQUENCES_MAX, MESSAGE_MAX
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, SENTENCE_MAX
 from coordinatord.protocol.kept_state import StateDigest
 from coordinatord.protocol.messages import Failure, OnDivergence
 from coordinatord.protocol.text import clip, name_ranks, name_some
@@ -164,7 +164,7 @@ def divergence_failure(run: Run, found: ReplicasDiverged, now: float) -> WorkerF
         local_rank=rank - own.first_rank,
         exit_code=ExitCode.DATA_ERROR,
         pid=0,
-        message=clip(found.reason, MESSAGE_MAX),
+        message=clip(found.reason, SENTENCE_MAX),
         error="",
         last_lines=(),
         followers=(),

@@ -48,7 +48,7 @@ from coordinatord.hints.hang_verdict import HangVerdict, judge_unended, notice_o
 from coordinatord.hints.match import timed_out
 from coordinatord.hints.seen_worker import STOPPED, SeenWorker, longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, SENTENCE_MAX
 from coordinatord.protocol.log_messages import stderr_log
 from coordinatord.protocol.messages import Failure, HangKind, Launcher
 from coordinatord.protocol.stack_messages import unpack_stacks
@@ -277,7 +277,7 @@ class RunWatch(WatchingWing):
         self._culprit = Culprit(_failure_of(self._run, verdict, culprit, look), position)
         if self._is_left_to_torch():
             end = self.hung_before + _LEFT_TO_TORCH.format(remedy=self._remedy(culprit))
-            self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
+            self.notice = clip(self.notice, SENTENCE_MAX - len(end)) + end
 
     def _remedy(self, culprit: SeenWorker) -> str:
         """Say what a person can do about a worker that others wait for and that may be slow."""
@@ -430,7 +430,7 @@ class RunWatch(WatchingWing):
         if laggard is None or not is_training(self._run):
             return None
         why = f"{laggard.node} drained from job {self._run.job} for its lateness (--drain-laggards): {late}"
-        return NodeDrained(job="", run="", reason=clip(why, MESSAGE_MAX), node=laggard.node, only_job=self._run.job)
+        return NodeDrained(job="", run="", reason=clip(why, SENTENCE_MAX), node=laggard.node, only_job=self._run.job)
 
 
 def _is_timed_without_steps(run: Run) -> bool:

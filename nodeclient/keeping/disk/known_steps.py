@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.kept_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, KeptStep, PersistedStep
 from coordinatord.protocol.text import clip
 from nodeclient.core.kept_groups import grouped
@@ -103,7 +103,7 @@ class KnownSteps:
         preferred = sorted(self._manifests.values(), key=lambda each: (each.serial not in self.stays, -each.serial))
         reported = sorted(preferred[:PERSISTED_MAX], key=lambda each: -each.serial)
         self.found = tuple(map(_summary, reported))
-        self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
+        self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), SENTENCE_MAX)
 
     @property
     def newest(self) -> Manifest | None:
@@ -129,7 +129,7 @@ class KnownSteps:
         self._unusable.record(key, why, now, may_pass=may_pass)
         self._manifests.pop(key, None)  # so `by_folder` lacks it, and the next scan reads it anew
         self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
-        self.unusable = clip(why, MESSAGE_MAX)
+        self.unusable = clip(why, SENTENCE_MAX)
 
 
 def _key(manifest: Manifest) -> Key:

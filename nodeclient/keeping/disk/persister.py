@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.kept_state import PersistOrder, PersistReport
 from coordinatord.protocol.text import clip, sized
 from coordinatord.runtime.tasks import Tasks, in_thread
@@ -207,7 +207,7 @@ class Persister:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         if size and isinstance(error, OSError) and error.errno in FULL:
             why = f"{why} for the {sized(size)} of this node"
-        attempt.fail(clip(why, MESSAGE_MAX))
+        attempt.fail(clip(why, SENTENCE_MAX))
         if attempt is self._attempt:
             text = f"step {attempt.order.step} cannot be written to {self.settings.root}: {why}; it is tried again"
             self._complaints.complain(work, text)

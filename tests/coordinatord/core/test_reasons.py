@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.rounds.effects import Batch
 from coordinatord.core.rounds.values.records import REASON_MAX, RoundEnded, RoundFormed, RoundStarted
 from coordinatord.core.shown.job_view import whole_view
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.http.api import JobStatus, WorkerStartsStatus
 from coordinatord.protocol.kept_state import HELD_RANKS_MAX, Holding, KeptParts
 from coordinatord.protocol.messages import ColdCause, HangKind, Killed, Phase, Section, WhyCold, WorkerStarts
@@ -120,7 +120,7 @@ def test_of_many_a_few_are_named_and_all_are_counted(number: int, others: str) -
 def test_the_longest_of_such_sentences_can_be_recorded() -> None:
     names = ["a" * 127 + "1", "a" * 127 + "2"]
     stage = play(f"join {' '.join(names)} min=2 max=2", f"running {' '.join(names)}")
-    failure = a_failure(message="m" * MESSAGE_MAX, error="e" * MESSAGE_MAX)
+    failure = a_failure(message="m" * SENTENCE_MAX, error="e" * SENTENCE_MAX)
     stage.report(names[0], phase=Phase.STOPPING, failure=failure)
     many = Killed(tuple(10**6 - number for number in range(8)), 4_096, 86_400.0)
     verdict = end(stage, dict.fromkeys(names, many))

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.hints.failure_status import failure_status
-from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, SENTENCE_MAX
 from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, Report, SecondaryFailure, Straggler
 from nodeclient.diagnosis import report_text
 from tests.support.builders import LOST_PEER, a_failure, a_report
@@ -206,8 +206,8 @@ def test_the_largest_report_fits_a_screen() -> None:
         node=node,
         host="h" * 253,
         failure=a_failure(
-            message=words[:MESSAGE_MAX],
-            error=f"Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, {words}"[:MESSAGE_MAX],
+            message=words[:SENTENCE_MAX],
+            error=f"Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, {words}"[:SENTENCE_MAX],
             last_lines=("x" * LINE_MAX,) * LAST_LINES_MAX,
             age_s=86_400.0,
             log="l" * 1_024,
@@ -234,7 +234,7 @@ def test_of_too_many_lines_those_from_before_a_traceback_go_first(early: tuple[E
     trace = (TRACE[0], *["    frame"] * (room - len(TRACE)), *TRACE[1:])
     before = (report_text.CONTEXT_CAPTION, *["a warning"] * 8)
     message = f"{'w' * 49} " * 20
-    failure = a_failure(error=LOST_PEER, last_lines=(*trace, *before), message=message[:MESSAGE_MAX])
+    failure = a_failure(error=LOST_PEER, last_lines=(*trace, *before), message=message[:SENTENCE_MAX])
     consequences = (SecondaryFailure("n" * 128, 1, -11),) * CONSEQUENCES_MAX
     report = a_report(failure=failure, early=early, consequences=consequences, consequences_count=1_000_000)
     shown = [line.strip() for line in block(report)]

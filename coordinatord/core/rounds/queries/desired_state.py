@@ -15,7 +15,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import IN_ROUND, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.errors import CompleteMap
-from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, SENTENCE_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Report, Result, ScaleUp
 from coordinatord.protocol.text import clip
 
@@ -116,16 +116,16 @@ def _remark(run: Run, member: Member, goal: Goal) -> str:
     In a planned stop it is which worker hung before, since the reason does not name it; at the end, the lost step.
     """
     if goal is Goal.EXIT:
-        return clip(run.keeping.lost_step.removeprefix("; "), MESSAGE_MAX) if run.durable.state.ended else ""
+        return clip(run.keeping.lost_step.removeprefix("; "), SENTENCE_MAX) if run.durable.state.ended else ""
     if goal is Goal.STOP:
-        return clip(Reasons(run).suspect, MESSAGE_MAX) if run.durable.planned else ""
+        return clip(Reasons(run).suspect, SENTENCE_MAX) if run.durable.planned else ""
     if member.state is MemberState.SUCCEEDED and run.durable.exit_overdue:
-        return clip(run.durable.exit_overdue, MESSAGE_MAX)
+        return clip(run.durable.exit_overdue, SENTENCE_MAX)
     if member.state is not MemberState.RUNNING:
         return member.remark
     divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
     warning = run.durable.exit_overdue or run.watching.remark
-    return clip("; ".join(filter(None, (run.durable.lost_steps(), divergence, warning))), MESSAGE_MAX)
+    return clip("; ".join(filter(None, (run.durable.lost_steps(), divergence, warning))), SENTENCE_MAX)
 
 
 def _report_for(run: Run, member: Member, goal: Goal, now: float) -> Report | None:

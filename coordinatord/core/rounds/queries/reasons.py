@@ -26,7 +26,7 @@ from coordinatord.core.rounds.state.evidence import living_ranks
 from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.messages import HangKind, Launcher, WorkerStarts
 from coordinatord.protocol.spec_flags import restarts
 from coordinatord.protocol.text import NAMES_MAX, ago, clip, counted, lasted, name_some
@@ -341,13 +341,13 @@ def count_starts(run: Run) -> WorkerStarts | None:
     why_not_in_place = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
     why_cold = next(
         (
-            replace(starts.why_cold, text=clip(f"node {node}: {starts.why_cold.text}", MESSAGE_MAX))
+            replace(starts.why_cold, text=clip(f"node {node}: {starts.why_cold.text}", SENTENCE_MAX))
             for node, starts in known
             if starts.why_cold is not None
         ),
         None,
     )
-    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not_in_place, MESSAGE_MAX), why_cold)
+    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not_in_place, SENTENCE_MAX), why_cold)
 
 
 # The status

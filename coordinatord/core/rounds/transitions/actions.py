@@ -34,7 +34,7 @@ from coordinatord.core.rounds.values.records import AGE_MAX, Reason, Record
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
-from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, SENTENCE_MAX, WINDOW_RESTARTS_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -59,7 +59,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             resume=point,
             spoiled=spoiled,
             doubted=doubted,
-            why_anew=clip(run.keeping.resume_text(nodes).removeprefix("; "), MESSAGE_MAX) if point is None else "",
+            why_anew=clip(run.keeping.resume_text(nodes).removeprefix("; "), SENTENCE_MAX) if point is None else "",
         )
     )
     hosts, why = {member.offer.host for member in nodes}, f"round {number} of job {run.job} was formed on its hosts"

@@ -23,7 +23,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
-from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.fields import SENTENCE_MAX
 from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.messages import Join, Observed, Phase
 from coordinatord.protocol.news import is_news
@@ -87,7 +87,7 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
         connected_at=now,
         differs_from="" if other is None else other.node,
     )
-    member.remark = clip("; ".join(_remarks(run, member, join.observed.run)), MESSAGE_MAX)
+    member.remark = clip("; ".join(_remarks(run, member, join.observed.run)), SENTENCE_MAX)
 
 
 def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
