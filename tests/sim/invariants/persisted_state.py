@@ -296,7 +296,10 @@ class PersistedStateLaws(Laws):
         self.check(not late, "%s waits for the disk since %.1f s", whole, now - since)
 
     def _judge_begin(self, run: Run) -> None:
-        """Check that nodes begin to write only what their workers cannot overwrite: none lives, or it is protected."""
+        """Check that nodes begin to write only what their workers cannot overwrite: none lives, or it is protected.
+
+        None lives on a node whose success is recorded, though an older report may come late.
+        """
         attempt = kept_of(run).disk.attempt
         if attempt is None or self._attempts.get(run.id) == attempt.number:
             return
@@ -304,7 +307,8 @@ class PersistedStateLaws(Laws):
         for member in map(run.members.__getitem__, attempt.writers):
             kept = member.observed.kept
             free = any(parts.at == attempt.at and not parts.protected for parts in (() if kept is None else kept.parts))
-            safe = not (free and member.observed.phase.has_workers)
+            works = member.observed.phase.has_workers and not member.durable.succeeded
+            safe = not (free and works)
             self.check(safe, "%s is to be written, and workers of %s may overwrite it", attempt.at, member.node)
         if attempt.began_at == run.durable.entered_at:
             self._judge_again(run, attempt)
