@@ -247,8 +247,12 @@ class Host:
             self._world.wires.reset(self.session)
 
     def forget(self) -> None:
-        """Have a firewall or a load balancer forget the connection; others, old and new, get through as before."""
-        if self.session is not None:
+        """Have a firewall or a load balancer forget the connection; others, old and new, get through as before.
+
+        Nothing happens to one by which the node has not joined yet. Otherwise the node may be lost though it is well:
+        it was out of reach for longer than a lease.
+        """
+        if self.session is not None and self.session.number:
             self._world.trace.note("%s: its connection is forgotten", self.name)
             self._world.wires.forget(self.session)
 

@@ -67,6 +67,9 @@ class TimeLaws(Laws):
         """When all workers of each round were known to be started."""
         self._running_at: dict[Round, float] = {}
         """The time from which each round trained, if it was not broken."""
+        self._heard_from: dict[Round, float] = {}
+        """The time since which a node was connected when the first step of each round became known. The round may have
+        done steps before that, while its connections were dead, and no report shows when they began."""
         self._quiet_until: dict[Round, float] = {}
         """The time until which nothing has disturbed each round."""
         self._known_after: dict[Round, float] = {}
@@ -240,6 +243,9 @@ class TimeLaws(Laws):
         assert first_s is not None
         stepped_at = training.whole_at + first_s
         self._running_at[key] = max(self._started_at.get(key, 0.0), stepped_at)
+        sessions = (host.session for host in training.hosts.values() if host.session is not None)
+        joined = (each.host.joined_at for each in sessions if each.established and not each.broken)
+        self._heard_from[key] = min(joined, default=self.world.queue.now)
         before = self._formed_at[key][1]
         trained = record.spent.training + record.spent.redone - before.training - before.redone
         most = (self.world.queue.now - stepped_at) * (1 + self.world.scenario.skew) + TIGHT_S
@@ -378,7 +384,8 @@ class TimeLaws(Laws):
             least = (quiet - formed_at) * (1 - skew) - slack
             self.check(worked >= least, "round %d worked for %.3f s, and was well for %.3f", key[1], worked, least)
             if key in self._running_at:
-                least = (quiet - self._running_at[key]) * (1 - skew) - slack
+                from_ = max(self._running_at[key], self._heard_from.get(key, 0.0))
+                least = (quiet - from_) * (1 - skew) - slack
                 self.check(trained >= least, "round %d trained for %.3f s, not for %.3f", key[1], trained, least)
 
 
