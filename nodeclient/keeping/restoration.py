@@ -309,7 +309,7 @@ class ResumeAnswers:
         """Return the notice that the parts are ready."""
         ready = restoration.ready
         redone = ""
-        if resume.round:  # else it is a step of an earlier run
+        if resume.round or resume.redone is not None:  # else the step is of an earlier run, and this run has done none
             redone = f", {redone_words(resume.redone, at_least=resume.redone_at_least)}"
         lacking = f", without {self._unkept}" if self._unkept else ""
         text = f"round {self._number} resumes at step {resume.step:,} from {_medium(resume)}{redone}{lacking}"

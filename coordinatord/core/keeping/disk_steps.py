@@ -105,7 +105,7 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | 
 def _point(kept: KeptState, step: PersistedStep) -> ResumePoint:
     """Return a step as a point to resume from. One of an earlier run gets round 0: older than all steps of this run."""
     first, is_ours = step.parts[0], step.run == kept.run.id
-    redone = kept.steps_redone_from(first.step) if is_ours else None  # steps of an earlier run are not done again
+    redone = kept.steps_redone_from(first.step)
     at_least = redone is not None and kept.may_redo_more
     disk, round_number = DiskStep(step.run, first.round), first.round if is_ours else 0
     return ResumePoint(

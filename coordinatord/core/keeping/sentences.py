@@ -49,8 +49,9 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    is_of_run = point.round > 0  # steps of an earlier run are not redone, see `ResumePoint.disk`
-    redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}" if is_of_run else ""
+    redone = ""
+    if point.round or point.redone is not None:  # else the step is of an earlier run, and this run has done none
+        redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}"
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     doubted = ", though ranks may differ in it" if is_doubtful(kept.run.durable, point) else ""
     return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}{doubted}"

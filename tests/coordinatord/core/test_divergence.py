@@ -159,6 +159,15 @@ def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_co
     assert found.since == KeptStep(1, 17)
 
 
+def test_a_job_that_goes_back_behind_its_run_redoes_all_steps_of_the_run() -> None:
+    lines = (line.replace("e-1:1:16", "e-0:4:9") for line in ON_DISK)
+    job, _ = diverges(*lines, "step n1 n2 16", *APART_AT_ONCE)
+    for _ in range(2):
+        job.play("stopped n1 n2", "advance 5s", "running n1 n2")
+        assert "resumes at step 9 from disk, 7 steps redone" in formed_as(job)
+        job.play("fail n1")
+
+
 def test_a_job_goes_back_to_the_same_step_however_many_differences_come_after_it() -> None:
     """The record has room for few spoiled steps, and the good one lies between two of them."""
     job, _ = diverges(*IN_MEMORY, *ALIKE, *APART, settings="divergence=restart restarts=99")

@@ -68,8 +68,8 @@ class RedoneLaws(Laws):
             text = "round %d is said to redo %d steps: at least %d, and at most %d from %d"
             most = max(0, self._most.get(run.id, 0) - point.step)
             self.check(least <= point.redone <= most, text, record.round, point.redone, least, most, point.step)
-        elif point is not None and point.round:  # no step of an earlier run
+        elif point is not None:
             self.check(not heard, "it is not said how many steps round %d redoes, and %s is known", record.round, last)
-            self.unknown += 1
+            self.unknown += point.round > 0
         if last is not None and not heard:
             self._unknown.add(last)

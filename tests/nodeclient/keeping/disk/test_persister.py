@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import PersistedStep, PersistOrder, PersistState, Restoring, WantedParts
 from nodeclient.core.effects import Persist
@@ -56,6 +57,8 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         assert (point.round, point.step) == (0, 4)
         assert parts == {(0, True): BIG, (0, False): SMALL}
         assert any("resumes at step 4 from disk: 2 parts" in text for text in other.texts)
+        await other.worker(other.begin(2, replace(from_disk(other), redone=3), run="r-2")).resume()
+        assert "resumes at step 4 from disk, 3 steps redone: 2 parts" in other.texts[-1]
 
 
 async def test_only_the_newest_steps_stay_and_one_that_an_order_names_which_is_always_reported(

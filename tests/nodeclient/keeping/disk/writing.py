@@ -22,7 +22,7 @@ def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) 
 
 def from_disk(node: KeepingNode) -> Resume:
     """Return what the first round of another run resumes from: step 4, which a node finds on the disk."""
-    return replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
+    return replace(a_resume(0, 4, node.source(wanted())), redone=None, disk=DiskStep(RUN, 1))
 
 
 async def train(node: KeepingNode, *steps: int, run: str = RUN) -> KeepingWorker:
