@@ -305,6 +305,8 @@ class StepKeeper:
         in_step = self._end_training()
         if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
             self._channel.report(Unstepped(self._environment.rank))
+        if not (in_step or failed) and self._saver.memory.awaited:
+            self._saver.memory.await_answer()  # a short training may be over before its memory has come
         # Within a step this thread has the lock already, and `save` below only reports why nothing can be saved.
         has_lock = in_step or (not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S))
         if has_lock and not (in_step or failed):

@@ -68,24 +68,39 @@ def test_a_step_that_outgrows_its_memory_is_kept(script: Script) -> None:
         assert script.saved(kept) == 18
 
 
-def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script) -> None:
-    class GivingWhenAwaited(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            script.node.gives.set()
-            return super().wait(timeout)
+class GivingWhenAwaited(threading.Event):
+    """The event of an answer for which the node waits until the worker does."""
 
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self._gives = script.node.gives
+        self._gives.clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Have the node answer, and wait for that."""
+        self._gives.set()
+        return super().wait(timeout)
+
+
+def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script) -> None:
     losses = {"sum": torch.zeros(3)}
     with script.runs({"losses": losses}) as (_, kept):
         losses["sum"] += 1
         kept.step(0)
         script.await_memory(kept)
-        script.node.gives.clear()
-        kept._saver.memory.answered = GivingWhenAwaited()
+        kept._saver.memory.answered = GivingWhenAwaited(script)
         losses["all"] = torch.zeros(100_000)
         kept.step(1)
         is_awaited = kept._saver.memory.awaited
         script.node.gives.set()
         assert not is_awaited
+
+
+def test_a_training_that_is_over_before_its_memory_has_come_waits_for_it(script: Script) -> None:
+    with script.trains() as (model, optimizer, kept):
+        kept._saver.memory.answered = GivingWhenAwaited(script)
+        do_steps(kept, model, optimizer)
+    assert script.node.choose().step == 2
 
 
 FOR_ALL = ArenaSizes.at_least(100_000, 20_000)
