@@ -409,10 +409,7 @@ def running_job(
             preload = PRELOAD if side in {"warm", IN_PLACE} else ()
             job = NodeclientJob(nnodes, folder, hosts, coordinator, address, (*preload, *flags))
             if side == IN_PLACE:
-                job.training = (
-                    str(TRAINING),
-                    IN_PLACE,
-                )
+                job.training = (str(TRAINING), IN_PLACE)
         stack.callback(job.close)
         yield job
 

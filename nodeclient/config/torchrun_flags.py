@@ -201,9 +201,9 @@ def _local_rank_flag(given: argparse.Namespace) -> str:
     return "--local_rank" if has_old_only else "--local-rank"
 
 
-RUN_HINTS = MOVED | {"--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}
+_RUN_HINTS = MOVED | {"--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}
 
 COMMAND_LINES = {
-    "run": CommandLine(_add_run, _read_run, RUN_HINTS, env_prefix="PET"),
+    "run": CommandLine(_add_run, _read_run, _RUN_HINTS, env_prefix="PET"),
     "launch": CommandLine(_add_launch, _read_run, MOVED, env_prefix="PET"),
 }

@@ -85,9 +85,8 @@ class HostTests:
         number = 1 if before is None else before.number + 1
         self._runs, self.last_check = False, HealthCheck(number, result, clip(text, SENTENCE_MAX))
         self.check_again_at = None if result in PASSES else now + AGAIN_AFTER_S
-        if self.last_check.says == (
-            "passes" if before is None else before.says
-        ):  # a first check that passes is no news
+        said = "passes" if before is None else before.says  # a first check that passes is no news
+        if self.last_check.says == said:
             return []
         return [Notice(_LEVELS[result], f"the health check of this host {self.last_check.says}", "health_checked")]
 

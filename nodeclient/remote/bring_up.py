@@ -47,7 +47,6 @@ BEAT_S = 5.0
 CLOSE_WITHIN_S = 20.0
 """How long a program may take to end after its input has ended, besides its workers' time: a coordinator takes 18 s."""
 
-
 SSH = shlex.split(
     "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
     " -o ServerAliveInterval=5 -o ServerAliveCountMax=4 --"

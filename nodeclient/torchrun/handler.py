@@ -30,8 +30,8 @@ from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverErr
 from workerlib.contract.env import escape_for_locale
 
 LEAVE_WITHIN_S = 6.0
-"""How long to wait until the coordinator has recorded that the node leaves. The node gives up a silent
-session after 4 s."""
+"""How long to wait until the coordinator has recorded that the node leaves. The node gives up a silent session after
+4 s."""
 
 SUCCEED_WITHIN_S = 5.0
 """How long to wait for the coordinator's record of a success; it may be restarting."""
