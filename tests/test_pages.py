@@ -19,6 +19,7 @@ README_LINES_MAX = 200
 
 PAGES = {str(source.path): source for source in sources() if is_page(source)}
 
+MODULE = re.compile(r"`(\w+/[\w/]+\.py)\b")
 
 TERM = re.compile(r"^\| (?!term|---)([^|]+) \| [^|]+ \| [^|]*\|$", re.MULTILINE)
 
@@ -50,6 +51,18 @@ def test_every_page_in_docs_is_found_from_the_readme() -> None:
 
 def test_the_site_has_all_pages() -> None:
     assert sorted(listed()) == sorted(path for path in PAGES if not path.startswith(("tests/", ".")))
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    files = {f"/{source.path}" for source in sources() if source.is_python}
+    folders = {folder for file in files for folder in PurePosixPath(file).parts[1:-1]}
+    found = [
+        f"{path}: {module}"
+        for path, source in PAGES.items()
+        for module in MODULE.findall(source.text)
+        if module.partition("/")[0] in folders and not any(file.endswith(f"/{module}") for file in files)
+    ]
+    assert not found, "\n".join(["", *found])
 
 
 def test_the_glossary_has_every_term_once_in_order() -> None:
