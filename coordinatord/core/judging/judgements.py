@@ -9,8 +9,8 @@ charges that count weigh enough, the host is *quarantined*: it stays connected a
 few other nodes are there. It is let in again when its errors turn out to be those of many hosts, or when the check or
 the preflight that it failed finds it good. An operator may always let it in.
 
-Each judgement is a record (`HostJudged`), which replaces the last one about its host. All functions here yield records:
-the kernel applies each before it takes the next one, which may depend on it.
+Each judgement is a record (`HostJudged`), which replaces the last one about its host. `HostJudgements` yields them one
+by one: the kernel applies each before it takes the next one, which may depend on it.
 """
 
 from __future__ import annotations

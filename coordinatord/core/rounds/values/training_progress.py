@@ -140,7 +140,11 @@ class FirstSteps:
 
 
 class Pace:
-    """Samples of the pacer's steps over the last `WINDOW_S`."""
+    """How fast the workers of a round do steps, and when they reached a given one, by samples over the last `WINDOW_S`.
+
+    The workers of a job take their steps together, so the pace of one node is that of all. This node is the *pacer*:
+    the one of the lowest group rank that reports steps.
+    """
 
     def __init__(self) -> None:
         self._pacer: int | None = None
