@@ -120,6 +120,13 @@ def test_a_stall_right_after_the_start_condemns_nobody_and_forgives_no_more_than
     assert lost == ["n2"]
 
 
+def test_a_short_trouble_with_the_store_after_a_start_takes_no_time_from_those_that_are_not_back() -> None:
+    stage = play(*PAIR, AWAY, "reconnect n1", "trouble 2s")
+    grace_s = stage.coordinator.policy.restart_grace_s
+    assert advance(stage, grace_s - 2.1) == []
+    assert [record.node for record in advance(stage, 0.2) if isinstance(record, NodeLost)] == ["n2"]
+
+
 def test_a_round_that_was_being_stopped_has_its_whole_time_after_a_start() -> None:
     stage = play(*PAIR, "fail n1")
     overdue_s = stage.run.evidence.stop_overdue_at - stage.now
