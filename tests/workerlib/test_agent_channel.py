@@ -4,12 +4,13 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
-from workerlib.contract.channel_messages import CODEC, AskRestore, Interval, Saved, Unkept
+from workerlib.contract.channel_messages import CODEC, AskRestore, Comparison, Interval, Saved, Unkept
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
@@ -48,6 +49,21 @@ def test_a_message_that_cannot_be_sent_ends_the_channel(tmp_path: Path) -> None:
         assert ended.is_set()
         while node.recv(PACKET_BYTES):
             pass  # what was sent before still arrives, and then the end
+
+
+def test_a_message_that_its_reader_cannot_handle_ends_the_channel(tmp_path: Path) -> None:
+    """Its node would give a further round to a worker that never hears of it, while all others wait for it there."""
+    ends = SimpleQueue[Exception | None]()
+
+    def fail(*_: object) -> None:
+        raise AttributeError("no such thing")
+
+    with connected(tmp_path, KeepChannel) as (channel, node):
+        assert b"Hello" in node.recv(PACKET_BYTES)
+        channel.listen("reader", fail, ends.put)
+        node.send(CODEC.encode(Comparison(alike=True)))
+        assert isinstance(ends.get(timeout=TIMEOUT_S), AttributeError)
+        assert node.recv(PACKET_BYTES) == b"", "its node knows that it does not listen any more"
 
 
 def test_a_node_that_stood_still_during_many_saves_still_hears_its_worker(tmp_path: Path) -> None:
