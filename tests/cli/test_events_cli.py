@@ -172,6 +172,7 @@ TOO_DEEP, TOO_LONG = b"data: " + b"[" * 100_000 + b"\n\n", b"data: " + b"x" * 30
 
 
 @pytest.mark.parametrize("said", [NOTHING, BROKEN_JSON, TOO_DEEP, TOO_LONG], ids=lambda said: repr(said[:40]))
+@pytest.mark.usefixtures("collects_nothing")
 def test_a_stream_that_breaks_off_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with canned(in_turn(listed(), stream(said), UNKNOWN)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 0

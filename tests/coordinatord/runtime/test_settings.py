@@ -160,6 +160,7 @@ def test_a_command_that_is_given_wins_over_that_of_the_file(tmp_path: Path) -> N
         ("#" * (BYTES_MAX + 1), "has more than 64 KiB"),
     ],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_what_is_wrong_in_a_file_is_one_line_that_says_where(text: str | bytes, words: str, tmp_path: Path) -> None:
     file = settings(tmp_path, text)
     with pytest.raises(SettingsError) as refused:

@@ -73,6 +73,7 @@ def damaged(record: Record, *, body: object = None, **columns: object) -> tuple[
         ),
     ],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_a_damaged_row_is_refused_by_its_number_with_what_to_do(row: Any, words: str) -> None:
     with pytest.raises(UnreadableStoreError) as caught:
         decode(row)

@@ -164,6 +164,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+@pytest.mark.usefixtures("collects_nothing")
 def test_other_content_says_nothing(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_bytes(content)

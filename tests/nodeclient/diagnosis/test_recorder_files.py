@@ -118,6 +118,7 @@ DAMAGED = "it is no dump of torch's flight recorder, or it is damaged"
         (b" " * 101, "it is larger than 0 MiB"),
     ],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_a_file_that_cannot_be_read_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str
 ) -> None:

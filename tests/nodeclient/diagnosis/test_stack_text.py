@@ -191,6 +191,7 @@ def test_what_is_no_answer_is_refused(packet: bytes) -> None:
     "packet",
     [b"", b"\xff", b"[]", b"{}", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":NaN}', b"[" * 60_000],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
         read_hello(packet)
@@ -254,6 +255,7 @@ def test_of_too_many_arrivals_and_groups_the_last_and_the_first_are_told() -> No
         b"[" * 100_000,
     ],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_strange_arrivals_are_refused_or_empty(packet: bytes) -> None:
     with suppress(MalformedAnswerError):
         assert all(unpack_ages(group.ages) for group in read_arrivals(packet, NOW_S))

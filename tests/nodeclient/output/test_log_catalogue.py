@@ -161,6 +161,7 @@ def test_a_note_that_cannot_be_written_is_locked_all_the_same(
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])
+@pytest.mark.usefixtures("collects_nothing")
 def test_a_note_that_says_nothing_is_no_round(catalogue: LogCatalogue, tmp_path: Path, text: str) -> None:
     catalogue.begin(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()

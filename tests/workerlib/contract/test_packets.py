@@ -111,6 +111,7 @@ def test_a_message_is_read_as_it_was_written(codec: PacketCodec[Any], message: M
         (ROUND_CODEC, b'{"NextRound":{"round":1,"environ":[]}}', "NextRound.environ"),
     ],
 )
+@pytest.mark.usefixtures("collects_nothing")
 def test_what_is_no_message_is_refused(codec: PacketCodec[Any], packet: bytes, words: str) -> None:
     with pytest.raises(ChannelError, match=words):
         codec.decode(packet)

@@ -75,6 +75,7 @@ NO_REQUESTS = [
 
 
 @pytest.mark.parametrize("kind", PARSERS)
+@pytest.mark.usefixtures("collects_nothing")
 async def test_what_is_no_request_is_refused_in_words(start: Start, kind: str) -> None:
     async with start() as server:
         for body in NO_REQUESTS:
