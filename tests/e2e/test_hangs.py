@@ -68,19 +68,25 @@ def await_success(nodes: Sequence[Node]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "hang", "sentence"),
+    ("kind", "hang", "named", "sentence"),
     [
-        ("stopped", "stuck", "rank 1 on node b has been stopped by a signal for "),
-        pytest.param("skipped", "mismatched", "rank 1 on node b waits in ", marks=pytest.mark.long),
-        pytest.param("unended", "stuck", "rank 1 on node b stands", marks=pytest.mark.long),
+        ("stopped", "stuck", "rank 1 on ", "rank 1 on node b has been stopped by a signal for "),
+        pytest.param(
+            "skipped",
+            "mismatched",
+            "ranks 0, 1",
+            "rank 0 on node a waits in all_reduce 42 and rank 1 on node b in barrier 42",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("unended", "stuck", "rank 1 on ", "rank 1 on node b stands", marks=pytest.mark.long),
     ],
 )
 def test_a_worker_that_hangs_is_named_and_its_round_restarted(
-    cluster: Cluster, kind: str, hang: str, sentence: str
+    cluster: Cluster, kind: str, hang: str, named: str, sentence: str
 ) -> None:
     # On a busy machine the slowest step is so slow that ten times as long is longer than a test may take.
     lines = "\n".join(await_success(join(cluster, kind, flags=("--hang-timeout", "15"))))
-    assert "round 1 hung: rank 1 on " in lines
+    assert f"round 1 hung: {named}" in lines
     reasons = [event["reason"] for event in events_of(cluster) if event["kind"] in {"RoundStopped", "RoundEnded"}]
     assert [reason.startswith(sentence) for reason in reasons] == [True, True]
     job = cluster.coordinator.job(cluster.job)

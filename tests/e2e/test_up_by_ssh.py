@@ -170,5 +170,5 @@ def test_a_host_whose_cable_is_cut_ends_its_node_and_the_others_end_too(terminal
     terminal.hosts.cut("gpu2")
     program.await_line("gpu2: the connection is lost")
     program.await_line("too few hosts are left")
-    assert program.wait() == 143
+    assert program.wait() == 75
     terminal.check_saved()
