@@ -159,9 +159,14 @@ def _nothing_left_at_the_user(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def collects_nothing() -> Iterator[None]:
-    """Collect no garbage in a test that comes to the limit of recursion: there, finalizers of any object fail."""
+    """Collect no garbage, as a program that starts, unless the test turns that on.
+
+    At the limit of recursion, finalizers of any object would fail. Where calls are counted, they are calls, too.
+    """
+    threshold = gc.get_threshold()
     gc.disable()
     yield
+    gc.set_threshold(*threshold)
     gc.enable()
 
 

@@ -269,8 +269,10 @@ def _persist(line: _Line, job: str | None) -> PersistSettings | None:
     """Return where and how often kept state is written; None without `--persist`. `job` is None if unnamed."""
     given = line.given
     if given.persist is None:
-        vain = [dest for dest in ("persist_every_s", "persist_keep") if line.parser.source(dest) is not Source.DEFAULT]
-        line.remarks.extend(f"{line.parser.flag(dest)} has no effect without --persist" for dest in vain)
+        useless = [
+            dest for dest in ("persist_every_s", "persist_keep") if line.parser.source(dest) is not Source.DEFAULT
+        ]
+        line.remarks.extend(f"{line.parser.flag(dest)} has no effect without --persist" for dest in useless)
         return None
     if given.keep_memory == 0:
         line.remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,17 +30,7 @@ ROOM_BYTES = 16 * 1024
 """Room for the lock of the state directory, and for no database."""
 
 
-@pytest.fixture
-def _no_collections() -> Iterator[None]:
-    """Turn off garbage collection, as a start does."""
-    threshold = gc.get_threshold()
-    gc.disable()
-    yield
-    gc.set_threshold(*threshold)
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_no_collections")
+@pytest.mark.usefixtures("collects_nothing")
 async def test_a_standby_collects_garbage_and_says_that_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

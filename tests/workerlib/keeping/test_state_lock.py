@@ -1,6 +1,5 @@
 """Which thread has the state that is kept, and which one answers the question of nodeclient."""
 
-import gc
 import sys
 import threading
 from types import FrameType
@@ -89,6 +88,7 @@ def test_a_question_is_answered_by_the_thread_that_comes_first(lock: StateLock) 
 
 
 @pytest.mark.parametrize("call", range(8))
+@pytest.mark.usefixtures("collects_nothing")
 def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: StateLock, call: int) -> None:
     """Python raises it when a function is entered, or has returned: the thread that saves must not wait for ever."""
     left = call
@@ -101,15 +101,12 @@ def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: S
                 raise KeyboardInterrupt
         return interrupt
 
-    gc.disable()  # its callbacks, such as those of hypothesis, are calls too
     sys.settrace(interrupt)
     try:
         lock.acquire(LockOwner.TRAINING)
         sys.settrace(None)
     except KeyboardInterrupt:
         sys.settrace(None)
-    finally:
-        gc.enable()
     if lock.is_in_step:
         lock.release()
     saver = threading.Thread(target=lock.acquire, args=(LockOwner.SAVER, AT_ONCE), daemon=True)
