@@ -77,9 +77,9 @@ class GivingWhenAwaited(threading.Event):
         self._gives.clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Have the node answer, and wait for that."""
+        """Have the node answer, and wait for that, however busy the host is."""
         self._gives.set()
-        return super().wait(timeout)
+        return super().wait(TIMEOUT_S if timeout else timeout)
 
 
 def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script) -> None:
@@ -98,6 +98,7 @@ def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script) -
 
 def test_a_training_that_is_over_before_its_memory_has_come_waits_for_it(script: Script) -> None:
     with script.trains() as (model, optimizer, kept):
+        wait_until("the first answer", lambda: not kept._saver.memory.awaited)
         kept._saver.memory.answered = GivingWhenAwaited(script)
         do_steps(kept, model, optimizer)
     assert script.node.choose().step == 2
